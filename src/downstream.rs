@@ -1,0 +1,123 @@
+//! The seam to the outside: what a downstream kind implements, and what the engine is given of each downstream.
+
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+
+use crate::{contract::Contract, effect::Effect, outcome::Outcome, schedule::Policy};
+
+/// A place that effects are sent to. An implementation translates and classifies; it never retries, sleeps, decides, or
+/// touches the store.
+#[async_trait::async_trait]
+pub trait Downstream: Send + Sync {
+    /// Sends the effect once and says what happened. What cannot be known is [`crate::outcome::Finding::Unknown`], never a
+    /// guess. It asks [`Attempt::may_begin`] right before the first byte, and stops within `attempt.timeout`; the engine
+    /// drops the future at the end of the lease.
+    async fn deliver(&self, attempt: &Attempt) -> Outcome;
+}
+
+/// One try, as a downstream is given it. It cannot settle anything.
+#[derive(Clone)]
+pub struct Attempt {
+    /// The effect.
+    pub effect: Arc<Effect>,
+    /// The key as it is sent: the downstream's prefix and the stored key.
+    pub key: String,
+    /// Number of this attempt in the effect's log, from 1.
+    pub number: u32,
+    /// One deadline for everything: resolution, connection, TLS, writing, reading.
+    pub timeout: Duration,
+    /// Asked right before the first byte.
+    pub gate: Arc<dyn Gate>,
+}
+
+/// Whether the first byte may still leave: the lease is held, the window and the expiry have not passed, nobody stopped us.
+pub trait Gate: Send + Sync {
+    /// `Err` says why not.
+    ///
+    /// # Errors
+    ///
+    /// [`Closed`] when nothing may be sent any more; the outcome is then [`Attempt::not_begun`].
+    fn may_begin(&self) -> Result<(), Closed>;
+}
+
+/// Why the first byte must not leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Closed {
+    /// The claim's lease, the safe window or `expires_at` would not outlast the call.
+    #[error("too late to begin: the lease, the safe window or the expiry would pass during the call")]
+    TooLate,
+    /// The worker is stopping.
+    #[error("the worker is stopping")]
+    Stopping,
+}
+
+impl Attempt {
+    /// Asks the gate.
+    ///
+    /// # Errors
+    ///
+    /// [`Closed`] when the first byte must not leave.
+    pub fn may_begin(&self) -> Result<(), Closed> {
+        self.gate.may_begin()
+    }
+}
+
+impl fmt::Debug for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attempt")
+            .field("effect", &self.effect.id)
+            .field("number", &self.number)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What one operation of a downstream is called with: contract, retries, time, and the hash of all that determines the
+/// rendered request besides the effect's own row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Terms {
+    /// What the downstream promises.
+    pub contract: Contract,
+    /// How it is retried.
+    pub policy: Policy,
+    /// One attempt takes no longer.
+    pub timeout: Duration,
+    /// SHA-256 of what the request is rendered from: method, origin, target and header templates, encoding, where the key
+    /// stands, the account, the renderer's version. Not windows, retries, authentication values.
+    pub request_sha256: [u8; 32],
+}
+
+/// A configured downstream, ready to be served.
+#[derive(Clone)]
+pub struct Served {
+    /// Its name in the configuration.
+    pub name: Arc<str>,
+    /// Its kind, for people.
+    pub kind: &'static str,
+    /// Who carries effects out.
+    pub downstream: Arc<dyn Downstream>,
+    /// Put before every key.
+    pub key_prefix: String,
+    /// Attempts at one time, in this process.
+    pub concurrency: u32,
+    /// The default operation's terms.
+    pub terms: Terms,
+    /// The terms of the named operations.
+    pub operations: BTreeMap<String, Terms>,
+    /// The lease of a claim: at least the longest timeout and [`crate::engine::LEASE_MARGIN`].
+    pub lease: Duration,
+}
+
+impl Served {
+    /// The terms of `operation`; `None` when the configuration does not have it.
+    pub fn terms_of(&self, operation: Option<&str>) -> Option<&Terms> {
+        match operation {
+            None => Some(&self.terms),
+            Some(name) => self.operations.get(name),
+        }
+    }
+}
+
+impl fmt::Debug for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Served").field("name", &self.name).field("kind", &self.kind).finish_non_exhaustive()
+    }
+}

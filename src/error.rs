@@ -1,0 +1,111 @@
+//! Errors: one small enum per question that the caller can answer.
+
+use crate::effect::InvalidEffect;
+
+/// The database could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The database did not answer, or refused. Whether the transaction was committed is not known.
+    #[error("the database failed while {doing}")]
+    Database {
+        /// What we were doing.
+        doing: &'static str,
+        /// What it said.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// A row holds what no version of this program writes.
+    #[error("{table}.{column} of row {row} cannot be read: {problem}")]
+    Corrupt {
+        /// Which table.
+        table: &'static str,
+        /// Which column.
+        column: &'static str,
+        /// Which row.
+        row: i64,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The schema is missing or older.
+    #[error(
+        "this database has schema version {found} and this program needs {needs}: run `aftercommit migrate`"
+    )]
+    SchemaTooOld {
+        /// What it has; 0 when there is none.
+        found: i32,
+        /// What is needed.
+        needs: i32,
+    },
+    /// The schema is newer.
+    #[error(
+        "this database has schema version {found} and this program knows {knows}: use a version of aftercommit that knows it"
+    )]
+    SchemaTooNew {
+        /// What it has.
+        found: i32,
+        /// What is known.
+        knows: i32,
+    },
+    /// The URL names no database that is known, or the server cannot be used.
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+impl StoreError {
+    /// For `.map_err(StoreError::while_("claiming"))`.
+    pub fn during(doing: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
+        move |source| Self::Database { doing, source }
+    }
+
+    /// The database could not be reached, as opposed to a mistake that a repetition would make again.
+    pub fn is_outage(&self) -> bool {
+        match self {
+            Self::Database { source, .. } => {
+                matches!(
+                    source,
+                    sqlx::Error::Io(_)
+                        | sqlx::Error::Tls(_)
+                        | sqlx::Error::PoolTimedOut
+                        | sqlx::Error::PoolClosed
+                        | sqlx::Error::WorkerCrashed
+                ) || source.as_database_error().and_then(|error| error.code()).is_some_and(|code| {
+                    // Connection exceptions, operator intervention (shutdown, crash recovery), too many connections, busy file.
+                    code.starts_with("08")
+                        || code.starts_with("57P")
+                        || code == "53300"
+                        || code == "5"
+                        || code == "6"
+                })
+            }
+            Self::Corrupt { .. }
+            | Self::SchemaTooOld { .. }
+            | Self::SchemaTooNew { .. }
+            | Self::Unsupported(_) => false,
+        }
+    }
+}
+
+/// An effect could not be enqueued.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnqueueError {
+    /// The effect cannot be written as it is; nothing was sent to the database.
+    #[error(transparent)]
+    Invalid(#[from] InvalidEffect),
+    /// The key exists with another request. The caller's transaction is still usable.
+    #[error(
+        "{downstream} already has an effect with key {key} and another request (effect {id}): use another key, or the same request"
+    )]
+    OtherRequest {
+        /// The downstream.
+        downstream: String,
+        /// The key.
+        key: String,
+        /// The effect that holds it.
+        id: i64,
+    },
+    /// The database refused it, or did not answer. On PostgreSQL the caller's transaction is aborted.
+    #[error("the effect could not be written")]
+    Database(#[from] sqlx::Error),
+}

@@ -1,0 +1,202 @@
+//! What an attempt showed. A downstream that fails is not an `Err`: it is an [`Outcome`].
+
+use std::{fmt, time::Duration};
+
+/// What an attempt showed: the evidence, not yet what follows from it ([`crate::decision`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// What it showed.
+    pub finding: Finding,
+    /// How far the request got.
+    pub phase: Phase,
+    /// The downstream marked its answer as the replay of a stored one.
+    pub replayed: bool,
+    /// The downstream asked not to be called before this much time has passed.
+    pub retry_after: Option<Duration>,
+    /// A sentence for people: what happened, without secrets. At most [`REASON_MAX`] bytes are stored.
+    pub reason: String,
+    /// What the downstream said, if it said anything.
+    pub response: Option<Response>,
+}
+
+/// Longest stored reason, in bytes: enough for a sentence and an excerpt, small enough for a list.
+pub const REASON_MAX: usize = 1000;
+
+/// What an attempt showed, as finely as the decision table asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// The effect was applied, or the broker or server took it over.
+    Applied,
+    /// The downstream says that it had been applied before: success.
+    AlreadyDone,
+    /// The downstream decided against it.
+    Rejected(About),
+    /// The downstream holds another request under this key.
+    KeyReused,
+    /// A server error that the downstream stored under the key: it will never change.
+    StoredError,
+    /// Certainly not applied by this attempt.
+    NotApplied,
+    /// The request may have been applied.
+    Unknown,
+    /// The downstream says that a request with this key is still being worked on.
+    InProgress,
+    /// The claim's lease ended and no worker said what happened.
+    LeaseEnded,
+}
+
+/// Which request a rejection is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// This attempt only: it proves nothing about an earlier one.
+    ThisAttempt,
+    /// An answer of a kind that the contract stores, without the replay marker: had an earlier request been executed, this
+    /// would have been its replay. Proof inside the window only.
+    StoredKind,
+    /// The stored final answer to the first request: a replay, or a stored result.
+    FirstRequest,
+}
+
+/// The four words of the attempt log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Applied.
+    Applied,
+    /// Refused for good.
+    Rejected,
+    /// Certainly not applied.
+    NotApplied,
+    /// May have been applied.
+    Unknown,
+}
+
+impl Verdict {
+    /// Every verdict.
+    pub const ALL: [Self; 4] = [Self::Applied, Self::Rejected, Self::NotApplied, Self::Unknown];
+
+    /// The word used in SQL, JSON, logs and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Applied => "applied",
+            Self::Rejected => "rejected",
+            Self::NotApplied => "not_applied",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How far the request got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// It was never rendered or never left this process: bad configuration, a key that cannot be taken.
+    Render,
+    /// Name resolution, connection, TLS: no byte of the request left.
+    Connect,
+    /// Some byte of the request may have left.
+    Send,
+    /// An answer was begun.
+    Answer,
+    /// An answer was received whole (or up to the size limit).
+    Done,
+    /// Nobody knows: the worker did not come back.
+    Lease,
+}
+
+impl Phase {
+    /// The word used in the attempt log.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Render => "render",
+            Self::Connect => "connect",
+            Self::Send => "send",
+            Self::Answer => "answer",
+            Self::Done => "done",
+            Self::Lease => "lease",
+        }
+    }
+
+    /// Whether the downstream may have heard of the request.
+    pub const fn may_have_reached(self) -> bool {
+        match self {
+            Self::Render | Self::Connect => false,
+            Self::Send | Self::Answer | Self::Done | Self::Lease => true,
+        }
+    }
+}
+
+/// What a downstream said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Response {
+    /// The status of the protocol: an HTTP status, an SMTP reply code.
+    pub status: Option<u16>,
+    /// The body, up to the size limit.
+    pub body: Vec<u8>,
+    /// The body was longer than the limit.
+    pub truncated: bool,
+}
+
+impl Outcome {
+    /// An outcome without a response.
+    pub fn new(finding: Finding, phase: Phase, reason: impl Into<String>) -> Self {
+        Self { finding, phase, replayed: false, retry_after: None, reason: reason.into(), response: None }
+    }
+
+    /// The outcome of a claim whose lease ended.
+    pub fn lease_ended() -> Self {
+        Self::new(Finding::LeaseEnded, Phase::Lease, "the worker's lease ended before it said what happened")
+    }
+
+    /// The word for the attempt log.
+    pub fn verdict(&self) -> Verdict {
+        match self.finding {
+            Finding::Applied | Finding::AlreadyDone => Verdict::Applied,
+            Finding::Rejected(_) | Finding::KeyReused => Verdict::Rejected,
+            Finding::NotApplied => Verdict::NotApplied,
+            Finding::StoredError | Finding::Unknown | Finding::InProgress | Finding::LeaseEnded => {
+                Verdict::Unknown
+            }
+        }
+    }
+
+    /// The status of the protocol, if there was an answer.
+    pub fn status(&self) -> Option<u16> {
+        self.response.as_ref().and_then(|response| response.status)
+    }
+
+    /// The reason as stored: NUL replaced, cut at a character boundary to [`REASON_MAX`] bytes.
+    pub fn stored_reason(&self) -> String {
+        stored_text(&self.reason, REASON_MAX)
+    }
+}
+
+/// `text` as it may be stored on every database: U+0000 replaced, cut to at most `limit` bytes at a character boundary.
+pub fn stored_text(text: &str, limit: usize) -> String {
+    let mut end = text.len().min(limit);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].replace('\0', "\u{fffd}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_cut_between_characters_and_holds_no_nul() {
+        for offset in 0..4 {
+            let text = format!("{}€ and more", "a".repeat(REASON_MAX - offset));
+            let outcome = Outcome::new(Finding::Unknown, Phase::Answer, text);
+            assert!(outcome.stored_reason().len() <= REASON_MAX);
+        }
+        assert_eq!(stored_text("a\0b", 10), "a\u{fffd}b");
+    }
+}

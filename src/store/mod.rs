@@ -1,0 +1,253 @@
+//! The seam to the database: [`Store`] (the engine's verbs), [`Inspect`] and [`Operate`] (people's), [`connect`].
+//!
+//! A folder per database holds statements, nothing else: no loops, no decisions. What differs between databases differs
+//! there and nowhere else; the conformance suite in `tests/store` runs every case on each.
+
+mod claim;
+mod page;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+
+use std::{sync::Arc, time::Duration};
+
+pub use claim::{
+    AttemptLog, Claim, Expired, Late, LateAnswer, Next, Overdue, RegisteredTerms, Settled, Settlement, Token,
+    Want, window_micros,
+};
+pub use page::{Audited, Count, DownstreamInfo, Filter, LoggedAttempt, PAGE_MAX, Status, WorkerInfo};
+
+use crate::{
+    clock::Timestamp,
+    contract::KeyRule,
+    effect::EffectId,
+    error::StoreError,
+    verb::{Actor, Change, Refusal, Seen, Verb},
+};
+
+/// The newest schema this library knows; `migrate` brings a database to it, and a newer one is refused.
+pub const SCHEMA_VERSION: i32 = 1;
+
+/// A worker as it registers itself at every (re)connect.
+#[derive(Clone, Debug)]
+pub struct Registration {
+    /// Its name, unique per process start: a restarted process never keeps an old claim alive. `None` where only the names
+    /// and contracts are to become known (`migrate`).
+    pub worker: Option<Arc<str>>,
+    /// Its version.
+    pub version: &'static str,
+    /// What it serves.
+    pub downstreams: Vec<RegisteredDownstream>,
+}
+
+/// A downstream as it is registered: what INSERTs are checked against and what the views show.
+#[derive(Clone, Debug)]
+pub struct RegisteredDownstream {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its kind.
+    pub kind: &'static str,
+    /// Put before every key: counts towards the longest key.
+    pub key_prefix: String,
+    /// What keys it takes.
+    pub key: KeyRule,
+    /// Each operation's terms (`None`: the default one), with the hash of its request.
+    pub operations: Vec<(Option<String>, RegisteredTerms, [u8; 32])>,
+}
+
+/// The numbers that the database gave to registered terms: (downstream, operation, number).
+pub type TermsIds = Vec<(Arc<str>, Option<String>, i64)>;
+
+/// The engine's verbs. Every method is one transaction; an error means that nothing is known of its effect, and the caller
+/// may repeat it. Dropping a future may leave a connection in a transaction: run these in tasks that are never aborted.
+#[async_trait::async_trait]
+pub trait Store: Send + Sync {
+    /// Makes names, contracts and terms known, and the worker live. Equal terms keep their number. Where a window became
+    /// narrower, `sweep_at` of its uncertain effects moves to the earlier time.
+    async fn register(&self, registration: &Registration) -> Result<TermsIds, StoreError>;
+
+    /// Marks the worker live, and renews the leases of `tokens` to `now + lease` each, unless they ended. Returns those
+    /// still held; a token that is missing was lost. Uses a connection of its own.
+    async fn renew(&self, worker: &str, tokens: &[(Token, Duration)]) -> Result<Vec<Token>, StoreError>;
+
+    /// Forgets a worker that stops, so that its downstreams show as unserved at once.
+    async fn leave(&self, worker: &str) -> Result<(), StoreError>;
+
+    /// Claims up to `slots` due effects of each wanted downstream, oldest first; fewer when fewer are due. Never more. The
+    /// claim is durable before it returns: attempt, try and number counted, `first_sent_at` set where it was not, the terms
+    /// of a certain effect pinned anew. One round trip.
+    async fn claim(&self, worker: &str, wants: &[Want]) -> Result<Vec<Claim>, StoreError>;
+
+    /// Writes each settlement whose token is still its effect's, with its log row, in one transaction; says what became of
+    /// each, in order. `finished` are tokens all of whose effects this worker has settled: their claims are dropped.
+    ///
+    /// Must not fail for what a downstream said. Under a token that still stands the settle is written even when the sweep
+    /// parked the effect meanwhile (`hold`), and replaces nothing a person did.
+    async fn settle(&self, batch: &[Settlement], finished: &[Token]) -> Result<Vec<Settled>, StoreError>;
+
+    /// Logs what workers found out after they lost their leases, and lets a late *applied* settle: see [`Late`].
+    async fn late(&self, answers: &[LateAnswer]) -> Result<Vec<Late>, StoreError>;
+
+    /// Claims whose lease ended, up to `limit` effects. Those it returns again until they are swept.
+    async fn expired(&self, limit: u32) -> Result<Vec<Expired>, StoreError>;
+
+    /// Writes what was decided about expired claims, each only while its lease is still over and its token and lane stand.
+    /// Draws a new token, except for an effect that is parked. Drops claims none of whose effects carry them any more.
+    async fn sweep_expired(&self, batch: &[Settlement]) -> Result<Vec<Settled>, StoreError>;
+
+    /// Unclaimed pending effects whose `sweep_at` has passed, up to `limit`.
+    async fn overdue(&self, limit: u32) -> Result<Vec<Overdue>, StoreError>;
+
+    /// Writes what was decided about overdue effects, each only while it is unclaimed and its token stands.
+    async fn sweep_overdue(&self, batch: &[Settlement]) -> Result<Vec<Settled>, StoreError>;
+
+    /// Folds counters, forgets workers that have not reported for long. Idempotent; any worker may run it at any time.
+    async fn maintain(&self) -> Result<(), StoreError>;
+
+    /// Registered terms of an operation, for the sweep of a downstream that this worker does not serve.
+    async fn terms(
+        &self,
+        downstream: &str,
+        operation: Option<&str>,
+    ) -> Result<Option<RegisteredTerms>, StoreError>;
+
+    /// Whether anything is due, in flight, or scheduled before `horizon`: what `--until-idle` asks.
+    async fn is_idle(&self, downstreams: &[Arc<str>]) -> Result<bool, StoreError>;
+
+    /// Waits until work may have arrived, at most `at_most`. A hint only: polling is the truth.
+    async fn work_arrived(&self, at_most: Duration);
+
+    /// The database's clock.
+    async fn now(&self) -> Result<Timestamp, StoreError>;
+}
+
+/// People's view.
+#[async_trait::async_trait]
+pub trait Inspect: Send + Sync {
+    /// One effect.
+    async fn effect(&self, id: EffectId) -> Result<Option<Status>, StoreError>;
+    /// A page of effects, newest first.
+    async fn effects(&self, filter: &Filter) -> Result<Vec<Status>, StoreError>;
+    /// The attempts of an effect, oldest first.
+    async fn attempts(&self, id: EffectId) -> Result<Vec<LoggedAttempt>, StoreError>;
+    /// Effects by downstream and state; exact at rest.
+    async fn counts(&self) -> Result<Vec<Count>, StoreError>;
+    /// Registered downstreams, and names that only effects use.
+    async fn downstreams(&self) -> Result<Vec<DownstreamInfo>, StoreError>;
+    /// Workers, live ones first.
+    async fn workers(&self) -> Result<Vec<WorkerInfo>, StoreError>;
+    /// Audit rows, newest first.
+    async fn audit(&self, effect: Option<EffectId>, limit: u32) -> Result<Vec<Audited>, StoreError>;
+}
+
+/// What an action did.
+#[derive(Clone, Debug)]
+pub enum Acted {
+    /// Done, in the same transaction as its audit row; the effect as it is now.
+    Done(Change, Box<Status>),
+    /// Nothing was changed.
+    Refused(Refusal),
+    /// There is no such effect.
+    NotFound,
+}
+
+/// People's verbs.
+#[async_trait::async_trait]
+pub trait Operate: Send + Sync {
+    /// Judges `verb` by [`crate::verb::judge`] on the effect as it is, applies the change, draws a new token, and writes the
+    /// audit row: one transaction.
+    async fn act(
+        &self,
+        id: EffectId,
+        verb: &Verb,
+        actor: &Actor,
+        seen: Option<Seen>,
+    ) -> Result<Acted, StoreError>;
+}
+
+/// A database, whichever it is.
+pub trait Database: Store + Inspect + Operate {}
+
+impl<T: Store + Inspect + Operate> Database for T {}
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Connections at most, besides the one that renews leases and the one that listens.
+    pub max_connections: u32,
+    /// How the connections call themselves at the database.
+    pub application_name: String,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { max_connections: 8, application_name: "aftercommit".to_owned() }
+    }
+}
+
+/// What `migrate` did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Migrated {
+    /// The version before; 0 when there was no schema.
+    pub from: i32,
+    /// The version now.
+    pub to: i32,
+    /// What could not be done and how to do it by hand (roles that may not be made here).
+    pub notes: Vec<String>,
+}
+
+/// Opens the database that `url` names (`postgres://…`, `postgresql://…`, `sqlite:FILE`) and checks its schema.
+///
+/// # Errors
+///
+/// [`StoreError`] when it cannot be reached, is too old a server, or has another schema version than this library's.
+pub async fn connect(url: &str, options: &Options) -> Result<Arc<dyn Database>, StoreError> {
+    match Engine::of(url)? {
+        Engine::Postgres => postgres::connect(url, options).await,
+        Engine::Sqlite => sqlite::connect(url, options).await,
+    }
+}
+
+/// Brings the schema to [`SCHEMA_VERSION`]; a no-op when it is there. `environment` is written once and compared later.
+///
+/// # Errors
+///
+/// [`StoreError`]; then nothing was changed.
+pub async fn migrate(url: &str, environment: Option<&str>) -> Result<Migrated, StoreError> {
+    match Engine::of(url)? {
+        Engine::Postgres => postgres::migrate(url, environment).await,
+        Engine::Sqlite => sqlite::migrate(url, environment).await,
+    }
+}
+
+/// The SQL that `migrate` would run on a database without a schema, as an operator can read and run it.
+///
+/// # Errors
+///
+/// [`StoreError::Unsupported`] when the URL names no known database.
+pub fn migration_sql(url: &str) -> Result<String, StoreError> {
+    match Engine::of(url)? {
+        Engine::Postgres => Ok(postgres::migration_sql()),
+        Engine::Sqlite => Ok(sqlite::migration_sql()),
+    }
+}
+
+/// Which database a URL names.
+enum Engine {
+    Postgres,
+    Sqlite,
+}
+
+impl Engine {
+    fn of(url: &str) -> Result<Self, StoreError> {
+        match url.split_once(':').map(|(scheme, _)| scheme) {
+            Some("postgres" | "postgresql") => Ok(Self::Postgres),
+            Some("sqlite") => Ok(Self::Sqlite),
+            _ => Err(StoreError::Unsupported(
+                "the database URL must begin with postgres:// or sqlite: (for example sqlite:shop.db)"
+                    .to_owned(),
+            )),
+        }
+    }
+}

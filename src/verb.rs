@@ -1,0 +1,285 @@
+//! A person's verbs: what each takes, what it does, and why it is refused. Pure; the store applies the change in the
+//! transaction that judged it, with its audit row.
+
+use crate::{
+    clock::Timestamp,
+    contract::Contract,
+    decision::{Decision, History, park},
+    state::State,
+};
+
+/// What a person may do to an effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// A failed effect again, in a new history; a scheduled or retrying one: due now.
+    Retry,
+    /// An in-doubt effect again, same key, exactly one attempt, also past `safe_until`.
+    Resend,
+    /// Call it off; in flight, a request.
+    Cancel,
+    /// An in-doubt effect was applied; `response` is what the downstream said, if somebody knows, as JSON text.
+    ResolveApplied {
+        /// The response to store, as JSON text.
+        response: Option<String>,
+    },
+    /// An in-doubt effect was not applied: nothing is sent until somebody says `retry`.
+    ResolveNotApplied,
+}
+
+impl Verb {
+    /// The word used on the command line and in the audit.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Resend => "resend",
+            Self::Cancel => "cancel",
+            Self::ResolveApplied { .. } => "resolve applied",
+            Self::ResolveNotApplied => "resolve not-applied",
+        }
+    }
+
+    /// Whether a reason must be given: where the outcome or the key changes, or the outside world may be touched twice.
+    pub const fn needs_reason(&self) -> bool {
+        match self {
+            Self::Resend | Self::ResolveApplied { .. } | Self::ResolveNotApplied => true,
+            Self::Retry | Self::Cancel => false,
+        }
+    }
+}
+
+/// Who acts, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Actor {
+    /// Who: a login, a token's name.
+    pub who: String,
+    /// The reason given.
+    pub reason: Option<String>,
+}
+
+/// What the decision was made on: an action on anything newer is refused as stale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The state that the person saw.
+    pub state: State,
+    /// The token that the person saw.
+    pub token: i64,
+}
+
+/// An effect as a verb judges it, read under a lock in the transaction that will change it.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// Its state now.
+    pub state: State,
+    /// Its token now.
+    pub token: i64,
+    /// What is known of it; `None` once it has ended.
+    pub history: Option<History>,
+    /// The contract that its downstream registered, if any worker ever did.
+    pub contract: Option<Contract>,
+    /// Before this, the last request may still be travelling.
+    pub quiet_at: Option<Timestamp>,
+    /// The request hash of its last attempt, and of what would be sent today; `None` where unknown.
+    pub pinned: Option<Pinned>,
+    /// A new effect took its place.
+    pub superseded: bool,
+    /// The vendor stored the refusal under the key: a retry could only replay it.
+    pub refusal_stored: bool,
+}
+
+/// Two hashes of a request: as it was sent, and as it would be rendered today.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pinned {
+    /// As it was sent.
+    pub sent: Vec<u8>,
+    /// As the registered configuration would render it today.
+    pub today: Option<Vec<u8>>,
+}
+
+/// What the store writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Back into the queue, due now, with a new history: attempts, tries, first sending and uncertainty start anew.
+    NewHistory,
+    /// Due now; nothing else changes.
+    DueNow,
+    /// Into the queue for exactly one attempt, whatever `safe_until` says.
+    OneResend,
+    /// A mark for the next settle or sweep.
+    RequestCancel,
+    /// Out of the queue with this state; for *succeeded* with the response given.
+    End(State),
+    /// In doubt: cancelled while its outcome was unknown.
+    Park(String),
+}
+
+/// Why a verb changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The effect is in a state that the verb does not take.
+    #[error("{verb} takes {takes}; effect is {state}. {hint}")]
+    State {
+        /// The verb.
+        verb: &'static str,
+        /// What it takes.
+        takes: &'static str,
+        /// What it found.
+        state: State,
+        /// What to do instead.
+        hint: &'static str,
+    },
+    /// It changed since the person looked.
+    #[error("the effect changed since you looked: it is {state} now (token {token})")]
+    Stale {
+        /// Its state now.
+        state: State,
+        /// Its token now.
+        token: i64,
+    },
+    /// The last request may still be travelling.
+    #[error("the last request may still be travelling until {until}; try again then")]
+    StillTravelling {
+        /// When it cannot be any more.
+        until: Timestamp,
+    },
+    /// The request would not be the one that was sent.
+    #[error(
+        "the request would differ from the one that was sent (its downstream's configuration changed): restore the configuration, resolve the effect, or reissue it"
+    )]
+    RequestChanged,
+    /// A new effect took its place.
+    #[error("a new effect superseded this one")]
+    Superseded,
+    /// The vendor stored the refusal.
+    #[error(
+        "the downstream stored its refusal under this key, so a retry could only replay it: reissue the effect with a new key"
+    )]
+    RefusalStored,
+    /// No reason was given.
+    #[error("{verb} needs a reason (--reason TEXT)")]
+    NeedsReason {
+        /// The verb.
+        verb: &'static str,
+    },
+}
+
+/// What `verb` does to `subject` at `now`, or why it is refused.
+///
+/// # Errors
+///
+/// [`Refusal`]; then nothing may be written.
+pub fn judge(
+    verb: &Verb,
+    actor: &Actor,
+    seen: Option<Seen>,
+    subject: &Subject,
+    now: Timestamp,
+) -> Result<Change, Refusal> {
+    if let Some(seen) = seen
+        && (seen.state != subject.state || seen.token != subject.token)
+    {
+        return Err(Refusal::Stale { state: subject.state, token: subject.token });
+    }
+    if verb.needs_reason() && actor.reason.as_deref().is_none_or(|reason| reason.trim().is_empty()) {
+        return Err(Refusal::NeedsReason { verb: verb.as_str() });
+    }
+    match verb {
+        Verb::Retry => retry(subject),
+        Verb::Resend => resend(subject, now),
+        Verb::Cancel => cancel(subject, now),
+        Verb::ResolveApplied { .. } => {
+            in_doubt_and_quiet(verb, subject, now).map(|()| Change::End(State::Succeeded))
+        }
+        Verb::ResolveNotApplied => {
+            in_doubt_and_quiet(verb, subject, now).map(|()| Change::End(State::Failed))
+        }
+    }
+}
+
+fn retry(subject: &Subject) -> Result<Change, Refusal> {
+    match subject.state {
+        State::Failed if subject.superseded => Err(Refusal::Superseded),
+        State::Failed if subject.refusal_stored => Err(Refusal::RefusalStored),
+        State::Failed => Ok(Change::NewHistory),
+        State::Scheduled | State::Retrying => Ok(Change::DueNow),
+        State::InDoubt => Err(wrong(
+            "retry",
+            "failed, scheduled or retrying effects",
+            subject,
+            "It may have been applied: resend or resolve it.",
+        )),
+        State::Ready => {
+            Err(wrong("retry", "failed, scheduled or retrying effects", subject, "It is due already."))
+        }
+        State::Waiting => Err(wrong(
+            "retry",
+            "failed, scheduled or retrying effects",
+            subject,
+            "It waits for its prerequisites.",
+        )),
+        State::InFlight => Err(wrong(
+            "retry",
+            "failed, scheduled or retrying effects",
+            subject,
+            "Wait for the attempt to end.",
+        )),
+        State::Succeeded | State::Cancelled | State::Expired => Err(wrong(
+            "retry",
+            "failed, scheduled or retrying effects",
+            subject,
+            "Write a new effect with a new key.",
+        )),
+    }
+}
+
+fn resend(subject: &Subject, now: Timestamp) -> Result<Change, Refusal> {
+    in_doubt_and_quiet(&Verb::Resend, subject, now)?;
+    if subject.superseded {
+        return Err(Refusal::Superseded);
+    }
+    match &subject.pinned {
+        Some(Pinned { sent, today: Some(today) }) if sent != today => Err(Refusal::RequestChanged),
+        _ => Ok(Change::OneResend),
+    }
+}
+
+fn cancel(subject: &Subject, now: Timestamp) -> Result<Change, Refusal> {
+    let uncertain = subject.history.as_ref().is_some_and(|history| history.uncertain);
+    match subject.state {
+        State::InFlight => Ok(Change::RequestCancel),
+        State::Waiting | State::Scheduled | State::Ready | State::Retrying if uncertain => {
+            let why = "cancelled while its outcome was unknown";
+            let parked = subject.contract.as_ref().map(|contract| park(contract, now, why));
+            match parked {
+                Some(Decision::ProbeAt(_, why) | Decision::Park(why)) => Ok(Change::Park(why)),
+                _ => Ok(Change::Park(why.to_owned())),
+            }
+        }
+        State::Waiting | State::Scheduled | State::Ready | State::Retrying => {
+            Ok(Change::End(State::Cancelled))
+        }
+        State::InDoubt => Err(wrong(
+            "cancel",
+            "pending effects, and in-flight ones as a request",
+            subject,
+            "It may have been applied: resolve it.",
+        )),
+        State::Succeeded | State::Failed | State::Cancelled | State::Expired => {
+            Err(wrong("cancel", "pending effects, and in-flight ones as a request", subject, "It has ended."))
+        }
+    }
+}
+
+fn in_doubt_and_quiet(verb: &Verb, subject: &Subject, now: Timestamp) -> Result<(), Refusal> {
+    if subject.state != State::InDoubt {
+        return Err(wrong(verb.as_str(), "in-doubt effects", subject, "Nothing about it is in doubt now."));
+    }
+    match subject.quiet_at {
+        Some(until) if now < until => Err(Refusal::StillTravelling { until }),
+        _ => Ok(()),
+    }
+}
+
+fn wrong(verb: &'static str, takes: &'static str, subject: &Subject, hint: &'static str) -> Refusal {
+    Refusal::State { verb, takes, state: subject.state, hint }
+}
