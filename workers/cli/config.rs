@@ -31,15 +31,19 @@ pub(super) fn run(context: &Context, command: &ConfigCommand) -> anyhow::Result<
 
 fn check(context: &Context) -> anyhow::Result<Exit> {
     let settings = context.settings()?;
-    let notes = settings.check()?;
+    let findings = settings.check();
     let served = settings.serve(None)?;
     if context.json() {
         let names: Vec<&str> = served.iter().map(|served| served.name.as_ref()).collect();
+        let notes: Vec<_> = findings
+            .iter()
+            .map(|finding| serde_json::json!({ "key": finding.key, "message": finding.message }))
+            .collect();
         json::print(&serde_json::json!({ "ok": true, "downstreams": names, "notes": notes }))?;
         return Ok(Exit::Ok);
     }
-    for note in &notes {
-        talk!("note: {note}");
+    for finding in &findings {
+        talk!("note: {} {}", finding.key, finding.message);
     }
     let file = context.file()?;
     let place = file.map_or_else(|| "The configuration".to_owned(), |path| path.display().to_string());

@@ -4,9 +4,7 @@ use std::{str::FromStr, time::Duration};
 
 use aftercommit::{Enqueued, NewEffect, Outbox, error::EnqueueError};
 use anyhow::Context as _;
-use sqlx::{
-    ConnectOptions, Connection, PgConnection, SqliteConnection, sqlite::SqliteConnectOptions,
-};
+use sqlx::{ConnectOptions, Connection, PgConnection, SqliteConnection, sqlite::SqliteConnectOptions};
 
 use super::context::{absent_file, without_password};
 

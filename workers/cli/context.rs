@@ -10,6 +10,12 @@ use super::{Exit, Global, fail};
 
 /// Where a configuration is looked for when nobody names one.
 const DEFAULT_FILE: &str = "aftercommit.toml";
+/// What our variables begin with.
+const PREFIX: &str = "AFTERCOMMIT__";
+/// Variables that name a database, the stronger one first.
+const DATABASE_VARIABLES: [&str; 2] = ["AFTERCOMMIT__DATABASE", "DATABASE_URL"];
+/// The database of `aftercommit dev`, in the working directory.
+pub(crate) const DEV_DATABASE: &str = "sqlite:aftercommit-dev.db";
 
 /// The flags that every command takes, and what follows from them.
 #[derive(Clone, Debug)]
@@ -54,31 +60,38 @@ impl Context {
         }
     }
 
+    /// Whether there is any configuration: a file, or variables of our own.
+    ///
+    /// # Errors
+    ///
+    /// When a file was named and does not exist.
+    pub(crate) fn configured(&self) -> anyhow::Result<bool> {
+        let by_variables = || std::env::vars_os().any(|(name, _)| name.to_string_lossy().starts_with(PREFIX));
+        Ok(self.file()?.is_some() || by_variables())
+    }
+
     /// The effective settings.
     ///
     /// # Errors
     ///
-    /// When the configuration is wrong.
+    /// When the configuration is wrong, or there is none.
     pub(crate) fn settings(&self) -> anyhow::Result<Settings> {
-        self.load(false)
-    }
-
-    /// The effective settings where nothing but a database is needed, as for looking at effects.
-    ///
-    /// # Errors
-    ///
-    /// When the configuration is wrong.
-    pub(crate) fn lenient_settings(&self) -> anyhow::Result<Settings> {
-        self.load(true)
-    }
-
-    fn load(&self, dev: bool) -> anyhow::Result<Settings> {
+        let file = self.file()?;
+        if file.is_none() && !self.configured()? {
+            return Err(fail(
+                Exit::Usage,
+                format!(
+                    "there is no {DEFAULT_FILE} here: name one with --config, or write one with \
+                     `aftercommit config init > {DEFAULT_FILE}`"
+                ),
+            ));
+        }
         let overrides = self.global.database.iter().map(|url| ("database".to_owned(), url.clone())).collect();
-        let sources = Sources { file: self.file()?, env: std::env::vars().collect(), overrides, dev };
+        let sources = Sources { file, env: std::env::vars().collect(), overrides, dev: false };
         Ok(Settings::load(&sources)?)
     }
 
-    /// The database's URL: flag, environment, file.
+    /// The database's URL: flag, environment, file; else the playground's, where there is one.
     ///
     /// # Errors
     ///
@@ -87,8 +100,21 @@ impl Context {
         if let Some(url) = &self.global.database {
             return Ok(url.clone());
         }
-        let settings = self.lenient_settings()?;
-        url_of(&settings)
+        for variable in DATABASE_VARIABLES {
+            if let Some(url) = std::env::var(variable).ok().filter(|url| !url.is_empty()) {
+                return Ok(url);
+            }
+        }
+        if self.file()?.is_some() {
+            return Ok(self.settings()?.database);
+        }
+        if sqlite_file(DEV_DATABASE).is_some_and(|path| path.exists()) {
+            return Ok(DEV_DATABASE.to_owned());
+        }
+        Err(fail(
+            Exit::Usage,
+            format!("no database is named: give --database URL, set DATABASE_URL, or write {DEFAULT_FILE}"),
+        ))
     }
 
     /// Opens the database that flag, environment or file name.
@@ -124,20 +150,6 @@ pub(crate) fn program() -> String {
 fn default_file() -> Option<PathBuf> {
     let path = PathBuf::from(DEFAULT_FILE);
     path.exists().then_some(path)
-}
-
-/// The database that the settings name.
-///
-/// # Errors
-///
-/// When they name none.
-pub(crate) fn url_of(settings: &Settings) -> anyhow::Result<String> {
-    settings.database.clone().ok_or_else(|| {
-        fail(
-            Exit::Usage,
-            "no database is named: give --database URL, set DATABASE_URL, or write `database = …` into aftercommit.toml",
-        )
-    })
 }
 
 /// Opens a database; what went wrong names it, without its password.

@@ -111,16 +111,12 @@ fn build(args: EnqueueArgs) -> anyhow::Result<NewEffect> {
 
 /// What the database said against it, as the person who typed it needs it.
 fn explained(problem: EnqueueError) -> anyhow::Error {
-    let refused = match &problem {
-        EnqueueError::Database(sqlx::Error::Database(said)) if refuses_values(said.as_ref()) => {
-            Some(said.message().to_owned())
-        }
-        _ => None,
-    };
-    match refused {
-        Some(said) => fail(Exit::Usage, format!("the effect was refused: {said}")),
-        None => problem.into(),
+    if let EnqueueError::Database(sqlx::Error::Database(said)) = &problem
+        && refuses_values(said.as_ref())
+    {
+        return fail(Exit::Usage, format!("the effect was refused: {}", said.message()));
     }
+    problem.into()
 }
 
 /// Whether the database refused the values, as opposed to failing: raised by our own checks, or of the class "data

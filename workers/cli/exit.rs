@@ -81,18 +81,16 @@ fn known(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
         return Some(failure.exit);
     }
     if let Some(store) = cause.downcast_ref::<StoreError>() {
-        return match store {
-            StoreError::Unsupported(_) => Some(Exit::Usage),
-            _ if store.is_outage() => Some(Exit::Unreachable),
-            _ => None,
-        };
+        if matches!(store, StoreError::Unsupported(_)) {
+            return Some(Exit::Usage);
+        }
+        return store.is_outage().then_some(Exit::Unreachable);
     }
     if let Some(enqueue) = cause.downcast_ref::<EnqueueError>() {
-        return match enqueue {
-            EnqueueError::Invalid(_) => Some(Exit::Usage),
-            EnqueueError::OtherRequest { .. } => Some(Exit::Forbidden),
-            _ => None,
-        };
+        if matches!(enqueue, EnqueueError::Invalid(_)) {
+            return Some(Exit::Usage);
+        }
+        return matches!(enqueue, EnqueueError::OtherRequest { .. }).then_some(Exit::Forbidden);
     }
     if let Some(sqlx) = cause.downcast_ref::<sqlx::Error>() {
         let outage = matches!(sqlx, sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolTimedOut);

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::{
     Context, Exit,
-    context::{open, url_of, without_password},
+    context::{open, without_password},
     data, json,
     output::plural,
     talk,
@@ -30,15 +30,18 @@ pub(crate) struct MigrateArgs {
 
 /// Migrates.
 pub(super) async fn run(context: &Context, args: &MigrateArgs) -> anyhow::Result<Exit> {
-    let configured = context.file()?.is_some();
-    let settings = if configured { context.settings()? } else { context.lenient_settings()? };
-    let url = url_of(&settings)?;
+    let settings = if context.configured()? { Some(context.settings()?) } else { None };
+    let url =
+        settings.as_ref().map_or_else(|| context.database_url(), |settings| Ok(settings.database.clone()))?;
     if args.dry_run {
         data(store::migration_sql(&url)?.trim_end())?;
         return Ok(Exit::Ok);
     }
-    let done = migrate(&url, settings.environment.as_deref()).await?;
-    let known = if configured { register(&url, &settings).await? } else { Vec::new() };
+    let done = migrate(&url, settings.as_ref().map(|settings| settings.environment.as_str())).await?;
+    let known = match &settings {
+        Some(settings) => register(&url, settings).await?,
+        None => Vec::new(),
+    };
     for note in &done.notes {
         talk!("{note}");
     }
@@ -70,7 +73,7 @@ pub(crate) async fn migrate(url: &str, environment: Option<&str>) -> anyhow::Res
 
 /// Makes the configured downstreams known, without a worker that would serve them.
 async fn register(url: &str, settings: &Settings) -> anyhow::Result<Vec<String>> {
-    let downstreams = settings.registered()?;
+    let downstreams = settings.registered();
     let names = downstreams.iter().map(|downstream| downstream.name.to_string()).collect();
     if !downstreams.is_empty() {
         let store = open(url, &Options::default()).await?;

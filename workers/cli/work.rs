@@ -16,11 +16,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{
-    Context, Exit,
-    context::{open, url_of},
-    fail, json, talk,
-};
+use super::{Context, Exit, context::open, fail, json, talk};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -46,7 +42,7 @@ pub(crate) struct WorkArgs {
 /// Works.
 pub(super) async fn run(context: &Context, args: &WorkArgs) -> anyhow::Result<Exit> {
     let settings = context.settings()?;
-    let url = url_of(&settings)?;
+    let url = settings.database.clone();
     let only = (!args.downstream.is_empty()).then_some(args.downstream.as_slice());
     let served = settings.serve(only)?;
     if served.is_empty() {

@@ -19,16 +19,14 @@ use super::{
     stage::CONTRACT,
 };
 use crate::cli::{
-    Context, Exit, Signals, data, engine_config, fail, migrate, open_database, program, quoted, sqlite_file,
-    talk,
+    Context, DEV_DATABASE, Exit, Signals, data, engine_config, fail, migrate, open_database, program, quoted,
+    sqlite_file, talk,
 };
 
 /// The port of the page and the sinks, unless it is taken.
 const PORT: u16 = 7799;
 /// Ports that are tried after it.
 const MORE_PORTS: u16 = 50;
-/// The database, unless one is named.
-const DATABASE: &str = "sqlite:aftercommit-dev.db";
 /// Longer than the timeout below, so that a requested timeout is one.
 const SLOW: Duration = Duration::from_secs(8);
 
@@ -48,7 +46,7 @@ pub(crate) struct DevArgs {
 
 /// Runs it until Ctrl-C or SIGTERM.
 pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit> {
-    let url = context.database_flag().unwrap_or(DATABASE).to_owned();
+    let url = context.database_flag().unwrap_or(DEV_DATABASE).to_owned();
     let mut signals = Signals::listen()?;
     migrate(&url, Some("dev")).await?;
     let database = open_database(&url, &Options::default()).await?;
@@ -147,8 +145,8 @@ fn settings(url: &str, port: u16) -> anyhow::Result<Settings> {
     let sources = Sources {
         file: Some(file.path().to_owned()),
         // Only the playground's own values: whatever the environment says is meant for a real worker.
-        env: Default::default(),
-        overrides: std::iter::once(("database".to_owned(), url.to_owned())).collect(),
+        env: Vec::new(),
+        overrides: vec![("database".to_owned(), url.to_owned())],
         dev: true,
     };
     Ok(Settings::load(&sources)?)
