@@ -46,7 +46,8 @@ pub(crate) enum BenchCommand {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It writes to the database: use an empty one. A database without a schema gets one.
+It writes to the database: use an empty one. Where there is no schema, it makes
+one.
 
 Examples:
   aftercommit bench drain --effects 100000 --database postgres://localhost/bench

@@ -20,12 +20,13 @@ use super::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The same key with the same request is the same effect: nothing is written twice. Without --key every call
-writes another effect.
+The same key with the same request is the same effect: nothing is written
+twice. Without --key every call writes another effect.
 
 Examples:
-  aftercommit enqueue payments --operation charge --key order-17/charge --payload '{\"amount\":1500}'
-  aftercommit enqueue mail --key order-17/receipt --payload @mail.json --in 10m
+  aftercommit enqueue payments --operation charge --key order-17/charge \\
+      --payload '{\"amount\":1500}'
+  aftercommit enqueue mail --key order-17/mail --payload @mail.json --in 10m
   jq -n '{to:\"a@example.com\"}' | aftercommit enqueue mail --payload - --json")]
 pub(crate) struct EnqueueArgs {
     /// The downstream's name

@@ -15,12 +15,13 @@ use super::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without a configuration it makes the schema only: give --database. With one, the names and contracts of its
-downstreams become known too, so that INSERTs are checked against them.
+Without a configuration it makes the schema only: give --database. With one,
+the names and contracts of its downstreams become known too, so that INSERTs
+are checked against them.
 
 Examples:
   aftercommit migrate
-  aftercommit migrate --dry-run --database postgres://localhost/shop > schema.sql
+  aftercommit migrate --dry-run --database postgres://localhost/shop
   aftercommit migrate --database sqlite:shop.db")]
 pub(crate) struct MigrateArgs {
     /// Print the SQL and change nothing

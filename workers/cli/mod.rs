@@ -39,17 +39,17 @@ use crate::telemetry::{self, Verbosity};
 /// A business transaction writes what is to happen outside as a row; workers carry it out after the commit, with one
 /// idempotency key for its whole life. What cannot be known is parked in doubt for a person to decide.
 #[derive(Debug, Parser)]
-#[command(name = "aftercommit", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "aftercommit", version, max_term_width = 100)]
 #[command(after_help = "\
 Examples:
-  aftercommit demo                      see a worker killed between a call and its record
-  aftercommit dev                       a playground in one process, no configuration
+  aftercommit demo      see a worker killed between a call and its record
+  aftercommit dev       a playground in one process, no configuration
   aftercommit config init > aftercommit.toml
   aftercommit migrate && aftercommit work
   aftercommit effects list --state in_doubt
 
-Exit codes: 0 ok, 1 failure, 2 usage or configuration, 3 not found, 4 the state forbids it,
-            5 partly done, 69 service unreachable.")]
+Exit codes: 0 ok, 1 failure, 2 usage or configuration, 3 not found,
+            4 the state forbids it, 5 partly done, 69 service unreachable.")]
 pub(crate) struct Cli {
     #[command(flatten)]
     global: Global,
@@ -60,11 +60,12 @@ pub(crate) struct Cli {
 /// Flags that every command takes.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Global {
-    /// The configuration file [default: ./aftercommit.toml where it exists]
+    /// The configuration [default: AFTERCOMMIT_CONFIG, else ./aftercommit.toml]
     #[arg(
         long,
         global = true,
         env = "AFTERCOMMIT_CONFIG",
+        hide_env = true,
         value_name = "FILE",
         help_heading = "Global options"
     )]
@@ -177,7 +178,11 @@ mod tests {
         fn check(command: &clap::Command, path: &str) {
             let path = format!("{path} {}", command.get_name());
             if command.get_subcommands().next().is_none() {
-                assert!(command.get_after_help().is_some(), "{path} has no examples");
+                let help = command.get_after_help().unwrap_or_default().to_string();
+                assert!(help.contains("Example"), "{path} has no examples");
+                for line in help.lines() {
+                    assert!(line.chars().count() <= 80, "{path}: too wide for a terminal: {line}");
+                }
             }
             for sub in command.get_subcommands() {
                 check(sub, &path);

@@ -20,8 +20,9 @@ use super::{Context, Exit, context::open, fail, json, talk};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-SIGTERM or Ctrl-C drains: nothing more is claimed, open calls may end within worker.shutdown_grace.
-A second one stops at once; the leases of open calls end on their own and the next worker decides.
+SIGTERM or Ctrl-C drains: nothing more is claimed, open calls may end within
+worker.shutdown_grace. A second one stops at once; the leases of open calls end
+on their own, and the next worker decides.
 
 Examples:
   aftercommit work

@@ -32,8 +32,9 @@ const SLOW: Duration = Duration::from_secs(8);
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A payload with \"fail\": \"timeout\", \"500\", \"429\", \"decline\" or \"reset\" makes the first call of its key fail in
-that way. The sinks forget everything when it ends; the database stays.
+A payload with \"fail\": \"timeout\", \"500\", \"429\", \"decline\" or \"reset\" makes
+the first call of its key fail in that way. The sinks forget everything when it
+ends; the database stays.
 
 Examples:
   aftercommit dev

@@ -21,7 +21,8 @@ const FATAL: usize = 4;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It needs no configuration and leaves nothing behind but a folder of temporary files, whose path it prints.
+It needs no configuration, takes about 15 seconds, and leaves nothing behind
+but a temporary folder, whose path it prints.
 
 Examples:
   aftercommit demo

@@ -42,8 +42,8 @@ pub(crate) struct RetryArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It may be applied twice: the downstream promises nothing about a request that it has seen before.
-Where you can, look at the downstream first and use `effects resolve`.
+It may be applied twice: the downstream promises nothing about a request that
+it has seen before. Where you can, look there first, and use `effects resolve`.
 
 Examples:
   aftercommit effects resend 17 --reason 'asked the bank, they saw nothing'
@@ -69,12 +69,13 @@ pub(crate) struct CancelArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 applied      it becomes succeeded; --response stores what the downstream said
-not-applied  it becomes failed; nothing is sent until somebody says `effects retry`
+not-applied  it becomes failed; nothing is sent until `effects retry`
 
 Examples:
-  aftercommit effects resolve 17 --as applied --reason 'charge ch_19 is in the dashboard'
-  aftercommit effects resolve 17 --as applied --response '{\"id\":\"ch_19\"}' --reason 'seen there'
-  aftercommit effects resolve 17 --as not-applied --reason 'no charge with this key'")]
+  aftercommit effects resolve 17 --as applied --reason 'charge ch_19 is there'
+  aftercommit effects resolve 17 --as applied --reason 'it is there' \\
+      --response '{\"id\":\"ch_19\"}'
+  aftercommit effects resolve 17 --as not-applied --reason 'no such charge'")]
 pub(crate) struct ResolveArgs {
     #[command(flatten)]
     target: Target,
