@@ -6,3 +6,6 @@ mod support;
 
 #[cfg(test)]
 mod store;
+
+#[cfg(test)]
+mod tidy;
