@@ -169,12 +169,7 @@ fn drawn(readme: &str) -> BTreeMap<String, BTreeSet<String>> {
     section
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split_once('`'))
-        .map(|(state, rest)| {
-            (
-                state.to_owned(),
-                words(rest.trim_end_matches(['|', ' ']).rsplit('|').next().unwrap_or_default()),
-            )
-        })
+        .map(|(state, rest)| (state.to_owned(), words(rest.split('|').nth(2).unwrap_or_default())))
         .collect()
 }
 
