@@ -1,1 +1,3 @@
-fn main() {}
+//! The test program.
+
+mod e2e;

@@ -1,0 +1,21 @@
+//! Real processes, real servers, real kills: the promise of the README, checked from outside.
+//!
+//! Nothing here knows how a worker works. A test starts the binary, disturbs it, and lets [`checker`] compare three
+//! witnesses that the workers cannot influence: the ledger of a proxy, the payment server's own list, and the database.
+
+#![expect(clippy::disallowed_methods, reason = "a test harness reads the machine's clock")]
+
+mod chance;
+mod checker;
+mod checker_can_fail;
+mod database;
+mod environment;
+mod ledger;
+mod ledger_proxy;
+mod main_run;
+mod postgres_killed;
+mod processes;
+mod servers;
+mod shop;
+mod tcp_proxy;
+mod wire;
