@@ -31,9 +31,10 @@ struct Control {
     // The next statements that match are carried out, their answers swallowed and their connections reset.
     trap: Mutex<Option<(Matches, u32)>>,
     sprung: AtomicU64,
-    // Connections that ever ran a matching statement are deaf and dumb from now on, without a FIN.
-    silenced: Mutex<Option<Matches>>,
-    silenced_connections: AtomicU64,
+    // Connections that ran a matching statement are marked; while `silent`, no byte passes those, and nobody gets a FIN.
+    mark: Mutex<Option<Matches>>,
+    marked: AtomicU64,
+    silent: AtomicBool,
     delay_us: AtomicU64,
     statements: Mutex<Vec<String>>,
 }
@@ -69,19 +70,20 @@ impl TcpProxy {
         self.control.sprung.load(Ordering::SeqCst)
     }
 
-    /// From now on drops every byte, both ways, of connections that ran a matching statement; nobody is told.
-    pub(super) fn silence(&self, matches: Matches) {
-        *lock(&self.control.silenced) = Some(matches);
+    /// Marks every connection that runs a matching statement from now on.
+    pub(super) fn mark(&self, matches: Matches) {
+        *lock(&self.control.mark) = Some(matches);
     }
 
-    /// New connections are served again; those silenced stay so.
-    pub(super) fn stop_silencing(&self) {
-        *lock(&self.control.silenced) = None;
+    /// How many connections were marked so far.
+    pub(super) fn marked(&self) -> u64 {
+        self.control.marked.load(Ordering::SeqCst)
     }
 
-    /// How many connections were silenced.
-    pub(super) fn silenced(&self) -> u64 {
-        self.control.silenced_connections.load(Ordering::SeqCst)
+    /// Drops every byte, both ways, of the connections that are marked now; nobody is told. Later ones are served.
+    pub(super) fn silence_marked(&self) {
+        self.control.silent.store(true, Ordering::SeqCst);
+        *lock(&self.control.mark) = None;
     }
 
     /// Holds every piece that a client sends for this long.
@@ -115,8 +117,14 @@ async fn accept(listener: TcpListener, upstream: String, control: Arc<Control>, 
 #[derive(Default)]
 struct Link {
     swallowing: AtomicBool,
-    silent: AtomicBool,
+    marked: AtomicBool,
     swallowed: Notify,
+}
+
+impl Link {
+    fn is_silent(&self, control: &Control) -> bool {
+        control.silent.load(Ordering::SeqCst) && self.marked.load(Ordering::SeqCst)
+    }
 }
 
 async fn serve(client: TcpStream, upstream: String, control: Arc<Control>, cut: Arc<Notify>) {
@@ -130,7 +138,7 @@ async fn serve(client: TcpStream, upstream: String, control: Arc<Control>, cut: 
     let (server_read, server_write) = server.into_split();
     tokio::select! {
         _ended = upwards(client_read, server_write, &control, &link) => {}
-        _ended = downwards(server_read, client_write, &link) => {}
+        _ended = downwards(server_read, client_write, &control, &link) => {}
         () = link.swallowed.notified() => {}
         () = cut.notified() => {}
     }
@@ -166,7 +174,7 @@ async fn upwards(
             }
             whole += end;
         }
-        if link.silent.load(Ordering::SeqCst) {
+        if link.is_silent(control) {
             pending.drain(..whole);
             continue;
         }
@@ -183,11 +191,10 @@ fn judge(statement: &str, control: &Control, link: &Link) {
             statements.push(statement.to_owned());
         }
     }
-    if let Some(matches) = *lock(&control.silenced)
-        && matches(statement)
-        && !link.silent.swap(true, Ordering::SeqCst)
+    if lock(&control.mark).is_some_and(|matches| matches(statement))
+        && !link.marked.swap(true, Ordering::SeqCst)
     {
-        control.silenced_connections.fetch_add(1, Ordering::SeqCst);
+        control.marked.fetch_add(1, Ordering::SeqCst);
     }
     let mut trap = lock(&control.trap);
     if let Some((matches, left)) = *trap
@@ -202,7 +209,12 @@ fn judge(statement: &str, control: &Control, link: &Link) {
 
 /// Server to client. Once an answer is to be swallowed, it waits for the server to be ready again: only then is the statement
 /// certainly carried out.
-async fn downwards(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, link: &Link) -> io::Result<()> {
+async fn downwards(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    control: &Control,
+    link: &Link,
+) -> io::Result<()> {
     let mut swallowed = Vec::new();
     loop {
         let mut piece = [0; 16 * 1024];
@@ -210,7 +222,7 @@ async fn downwards(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, link: &Link)
         if read == 0 {
             return Ok(());
         }
-        if link.silent.load(Ordering::SeqCst) {
+        if link.is_silent(control) {
             continue;
         }
         if !link.swallowing.load(Ordering::SeqCst) {
