@@ -48,6 +48,19 @@ impl Database {
         Self::Postgres(url.into())
     }
 
+    /// Drops it, if it is on the server of the test run; a test's own server goes with its folder.
+    pub(super) fn drop_from_shared_server(&self) {
+        let Self::Postgres(url) = self else { return };
+        let server = environment::postgres_url();
+        let url = url::Url::parse(url).expect("the database's URL");
+        if url::Url::parse(&server).is_ok_and(|server| server.port() == url.port()) {
+            let drop = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", url.path().trim_start_matches('/'));
+            let mut psql = std::process::Command::new(environment::postgres_program("psql"));
+            // Best effort: a test that already failed must not fail again here.
+            let _dropped = psql.args(["-X", "-q", &server, "-c", &drop]).output();
+        }
+    }
+
     /// As `database = …` names it.
     pub(super) fn url(&self) -> String {
         match self {

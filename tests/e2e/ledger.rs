@@ -11,7 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::{chance::now_us, wire::Message};
+use super::{clock::now_us, wire::Message};
 
 /// What became of a call after it was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

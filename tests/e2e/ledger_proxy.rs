@@ -16,8 +16,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+use crate::support::Chance;
+
 use super::{
-    chance::Chance,
     ledger::{Fate, Ledger},
     wire::{Message, Reader},
 };
@@ -178,11 +179,17 @@ async fn call(
     let faults = *lock(&shared.faults);
     let (hold, drop_request, drop_answer, loss) = {
         let mut chance = lock(&shared.chance);
-        let hold = chance.between(faults.hold.0, faults.hold.1);
-        let drop_request = chance.one_in(faults.requests_one_in);
-        let drop_answer = chance.one_in(faults.answers_one_in);
-        let loss = [Loss::Reset, Loss::Close, Loss::Silence][usize::try_from(chance.draw() % 3).unwrap_or(0)];
-        (hold, drop_request, drop_answer, loss)
+        let spread = u64::try_from((faults.hold.1 - faults.hold.0).as_micros()).expect("less than minutes");
+        let hold = faults.hold.0 + Duration::from_micros(chance.below(spread + 1));
+        // Drawn whether or not they are wanted, so that the plan of a seed does not depend on the faults.
+        let (request, answer, loss) = (chance.next(), chance.next(), chance.below(3));
+        let one_in = |draw: u64, n: u64| n != 0 && draw.is_multiple_of(n);
+        let loss = match loss {
+            0 => Loss::Reset,
+            1 => Loss::Close,
+            _ => Loss::Silence,
+        };
+        (hold, one_in(request, faults.requests_one_in), one_in(answer, faults.answers_one_in), loss)
     };
     if drop_request {
         return Err((Fate::RequestDropped, Some(loss)));

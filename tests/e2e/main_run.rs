@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
+use crate::support::Chance;
+
 use super::{
-    chance::Chance,
     checker::{Evidence, assert_kept},
     environment,
     ledger_proxy::{Faults, LedgerProxy},
@@ -36,7 +37,7 @@ const KILL_EVERY: Duration = Duration::from_millis(300);
 const WORKERS: usize = 3;
 
 async fn run(plan: Plan<'_>) -> Showed {
-    let chance = Chance::announced(plan.purpose);
+    let chance = Chance::seeded();
     let shop = Shop::on_postgres(plan.purpose).await;
     let server = PaymentServer::start(shop.folder.path()).await;
     let proxy = LedgerProxy::start(&server.address, shop.folder.path(), Faults::MAIN, chance).await;

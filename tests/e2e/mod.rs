@@ -5,17 +5,23 @@
 
 #![expect(clippy::disallowed_methods, reason = "a test harness reads the machine's clock")]
 
-mod chance;
 mod checker;
 mod checker_can_fail;
+mod clock;
+mod commands;
 mod database;
 mod environment;
+mod examples;
 mod ledger;
 mod ledger_proxy;
 mod main_run;
+mod network;
 mod postgres_killed;
 mod processes;
 mod servers;
 mod shop;
+mod signals;
+mod sqlite;
 mod tcp_proxy;
+mod windows;
 mod wire;

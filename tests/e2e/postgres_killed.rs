@@ -10,8 +10,10 @@ use std::{
 
 use tokio::{task::JoinSet, time::sleep};
 
+use crate::support::Chance;
+
 use super::{
-    chance::{Chance, now_us},
+    clock::now_us,
     checker::assert_kept,
     database::Database,
     ledger_proxy::{Faults, LedgerProxy},
@@ -37,7 +39,7 @@ async fn place_orders(shop: Arc<Shop>, stop: Arc<AtomicBool>, tried: Arc<AtomicU
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_killed_ten_times_loses_nothing_and_repeats_nothing() {
-    let chance = Chance::announced("postgres_killed");
+    let chance = Chance::seeded();
     let folder = tempfile::Builder::new().prefix("aftercommit-e2e-").tempdir().expect("a folder");
     let mut postgres = PostgresServer::start(folder.path()).await;
     let database = Database::on_server(&postgres.url("postgres"), "killed").await;

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 use super::{
-    chance::now_us,
+    clock::now_us,
     checker::Evidence,
     database::Database,
     ledger::Ledger,
@@ -22,6 +22,12 @@ pub(super) struct Shop {
     pub(super) folder: TempDir,
     /// Orders and effects.
     pub(super) database: Database,
+}
+
+impl Drop for Shop {
+    fn drop(&mut self) {
+        self.database.drop_from_shared_server();
+    }
 }
 
 /// Leases and polls short enough for a test.

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use tokio::task::JoinSet;
 
 use super::{
-    chance::now_us,
+    clock::now_us,
     processes::{ending, eventually},
     servers::{Reply, ScriptedServer},
     shop::{Shop, WORKER, payments},
