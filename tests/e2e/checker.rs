@@ -129,8 +129,9 @@ impl Evidence {
     fn changed_requests(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         for (key, calls) in self.calls_by_key() {
-            let request =
-                |call: &Call| (call.method.clone(), call.path.clone(), call.body_sha256.clone(), call.headers.clone());
+            let request = |call: &Call| {
+                (call.method.clone(), call.path.clone(), call.body_sha256.clone(), call.headers.clone())
+            };
             let requests: BTreeSet<_> = calls.iter().map(|call| request(call)).collect();
             if requests.len() > 1 {
                 wrong.push(format!("changed: {key} was sent as {requests:#?}"));
@@ -195,7 +196,8 @@ impl Evidence {
         for effect in self.effects.iter().filter(|effect| effect.state == "in_doubt") {
             for call in calls.get(effect.key.as_str()).into_iter().flatten() {
                 let Some((Fate::Answered, answered)) = call.fate else { continue };
-                let killed = |kill: &&i64| (answered - CLOCK_ERROR_US..answered + SETTLED_WITHIN_US).contains(*kill);
+                let killed =
+                    |kill: &&i64| (answered - CLOCK_ERROR_US..answered + SETTLED_WITHIN_US).contains(*kill);
                 let lost = |row: &&Attempt| row.effect_id == effect.id && row.phase == "lease";
                 if self.kills.iter().find(killed).is_none() || self.attempts.iter().find(lost).is_none() {
                     wrong.push(format!("needless doubt: {call:?} was answered, and {effect:?}"));
@@ -252,5 +254,11 @@ impl Evidence {
 /// Fails with the first few things that are wrong.
 pub(super) fn assert_kept(wrong: &[String], evidence: &Evidence) {
     let shown: Vec<&str> = wrong.iter().take(10).map(String::as_str).collect();
-    assert!(wrong.is_empty(), "{} broken promises:\n{}\n{}", wrong.len(), shown.join("\n"), evidence.summary());
+    assert!(
+        wrong.is_empty(),
+        "{} broken promises:\n{}\n{}",
+        wrong.len(),
+        shown.join("\n"),
+        evidence.summary()
+    );
 }

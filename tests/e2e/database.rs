@@ -5,7 +5,8 @@ use std::{path::PathBuf, time::Duration};
 
 use serde::de::DeserializeOwned;
 use sqlx::{
-    AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection, sqlite::SqliteConnectOptions,
+    AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection,
+    sqlite::SqliteConnectOptions,
 };
 use tokio::time::timeout;
 
@@ -126,9 +127,13 @@ impl Database {
         let pairs = pairs.join(", ");
         let sql = match self {
             Self::Postgres(_) => {
-                format!("SELECT coalesce(json_agg(json_build_object({pairs})), '[]')::text FROM aftercommit.{from}")
+                format!(
+                    "SELECT coalesce(json_agg(json_build_object({pairs})), '[]')::text FROM aftercommit.{from}"
+                )
             }
-            Self::Sqlite(_) => format!("SELECT json_group_array(json_object({pairs})) FROM aftercommit_{from}"),
+            Self::Sqlite(_) => {
+                format!("SELECT json_group_array(json_object({pairs})) FROM aftercommit_{from}")
+            }
         };
         serde_json::from_str(&self.text(&sql).await).expect("the columns are as interface.md says")
     }

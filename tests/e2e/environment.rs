@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 fn required(variable: &str) -> String {
-    std::env::var(variable).unwrap_or_else(|_| panic!("{variable} is not set: run the tests through ./tests/run"))
+    std::env::var(variable)
+        .unwrap_or_else(|_| panic!("{variable} is not set: run the tests through ./tests/run"))
 }
 
 /// A PostgreSQL server in which databases may be made.

@@ -22,7 +22,9 @@ async fn rust_example() -> PathBuf {
     let program = deps.parent().expect("in target/…").join("examples").join("orders");
     if !program.exists() {
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "-q", "--workspace", "--example", "orders"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        build
+            .args(["build", "-q", "--workspace", "--example", "orders"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"));
         run_ok(&mut build, BUILD).await;
     }
     program
@@ -36,7 +38,17 @@ fn python(url: &str, order: &str) -> Command {
 
 fn psql(url: &str, order: &str) -> Command {
     let mut command = Command::new(environment::postgres_program("psql"));
-    command.args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-v", &format!("order={order}"), "-v", "amount=1500", "-f"]);
+    command.args([
+        "-X",
+        "-q",
+        "-v",
+        "ON_ERROR_STOP=1",
+        "-v",
+        &format!("order={order}"),
+        "-v",
+        "amount=1500",
+        "-f",
+    ]);
     command.arg(environment::example("orders.sql")).arg(url);
     command
 }

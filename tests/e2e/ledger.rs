@@ -92,7 +92,9 @@ impl Ledger {
             fate: None,
         };
         let ledger = self.clone();
-        tokio::task::spawn_blocking(move || ledger.append_call(call)).await.expect("the ledger can be written")
+        tokio::task::spawn_blocking(move || ledger.append_call(call))
+            .await
+            .expect("the ledger can be written")
     }
 
     /// Writes down what became of a call. Not synced: the checker draws nothing from its absence.

@@ -41,12 +41,8 @@ impl Faults {
         requests_one_in: 10,
         answers_one_in: 5,
     };
-    /// Records and forwards, nothing more.
-    pub(super) const NONE: Self =
-        Self { hold: (Duration::ZERO, Duration::ZERO), requests_one_in: 0, answers_one_in: 0 };
-    /// Throws every answer away.
-    pub(super) const NO_ANSWERS: Self =
-        Self { hold: (Duration::ZERO, Duration::ZERO), requests_one_in: 0, answers_one_in: 1 };
+    /// Records, holds and forwards, nothing more.
+    pub(super) const NONE: Self = Self { requests_one_in: 0, answers_one_in: 0, ..Self::MAIN };
 }
 
 /// How a connection is lost.
@@ -66,7 +62,7 @@ const SILENCE: Duration = Duration::from_secs(15);
 struct Shared {
     upstream: String,
     ledger: Ledger,
-    faults: Mutex<Faults>,
+    faults: Faults,
     chance: Mutex<Chance>,
     // Local ports of callers whose call is being held or answered: connection tasks write, kills read.
     open: Mutex<HashSet<u16>>,
@@ -90,7 +86,7 @@ impl LedgerProxy {
         let shared = Arc::new(Shared {
             upstream: upstream.to_owned(),
             ledger: Ledger::create(&folder.join(format!("ledger-{}.ndjson", address.port()))),
-            faults: Mutex::new(faults),
+            faults,
             chance: Mutex::new(chance),
             open: Mutex::default(),
             losses: Mutex::default(),
@@ -109,11 +105,6 @@ impl LedgerProxy {
     /// What was seen.
     pub(super) fn ledger(&self) -> &Ledger {
         &self.shared.ledger
-    }
-
-    /// From now on these faults.
-    pub(super) fn set_faults(&self, faults: Faults) {
-        *lock(&self.shared.faults) = faults;
     }
 
     /// Whether the caller at one of these local ports has a call open now.
@@ -176,7 +167,7 @@ async fn call(
     request: &Message,
     shared: &Shared,
 ) -> Result<(), (Fate, Option<Loss>)> {
-    let faults = *lock(&shared.faults);
+    let faults = shared.faults;
     let (hold, drop_request, drop_answer, loss) = {
         let mut chance = lock(&shared.chance);
         let spread = u64::try_from((faults.hold.1 - faults.hold.0).as_micros()).expect("less than minutes");
@@ -195,7 +186,8 @@ async fn call(
         return Err((Fate::RequestDropped, Some(loss)));
     }
     sleep(hold).await;
-    let answer = forward(request, &shared.upstream).await.map_err(|_lost| (Fate::Broken, Some(Loss::Close)))?;
+    let answer =
+        forward(request, &shared.upstream).await.map_err(|_lost| (Fate::Broken, Some(Loss::Close)))?;
     if answer.header("idempotent-replayed") == Some("true") {
         *lock(&shared.replays) += 1;
     }

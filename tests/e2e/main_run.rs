@@ -63,7 +63,8 @@ async fn run(plan: Plan<'_>) -> Showed {
     let mut evidence = shop.evidence(proxy.ledger(), server.charges().await).await;
     evidence.rolled_back = rolled_back;
     evidence.kills.clone_from(&fleet.kills);
-    let showed = Showed { evidence, replays: proxy.replays(), kills_with_open_call: fleet.kills_with_open_call };
+    let showed =
+        Showed { evidence, replays: proxy.replays(), kills_with_open_call: fleet.kills_with_open_call };
     fleet.stop().await;
     println!(
         "{}: {}; {} attempts unknown, {} kills hit an open call, {} replays; lost: {:?}",
@@ -111,18 +112,18 @@ async fn disturb(shop: &Shop, fleet: &mut Fleet<'_>, proxy: &LedgerProxy, lasts:
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_committed_order_is_charged_once_whatever_is_killed() {
-    let plan = Plan {
-        purpose: "main_run",
-        contract: None,
-        lasts: Duration::from_secs(20),
-        ends: &["succeeded"],
-    };
+    let plan =
+        Plan { purpose: "main_run", contract: None, lasts: Duration::from_secs(20), ends: &["succeeded"] };
     let showed = run(plan).await;
     let evidence = &showed.evidence;
     assert_kept(&evidence.charged_once(), evidence);
     // The run proves something only if it was disturbed enough.
     assert!(evidence.orders.len() >= 400, "only {} orders committed", evidence.orders.len());
-    assert!(evidence.unknown_attempts() >= 100, "only {} attempts ended unknown", evidence.unknown_attempts());
+    assert!(
+        evidence.unknown_attempts() >= 100,
+        "only {} attempts ended unknown",
+        evidence.unknown_attempts()
+    );
     assert!(showed.kills_with_open_call >= 30, "only {} kills hit an open call", showed.kills_with_open_call);
     assert!(showed.replays >= 50, "only {} replays", showed.replays);
 }

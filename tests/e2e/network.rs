@@ -5,11 +5,16 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use sqlx::{Connection as _, Executor as _, PgConnection};
+use tokio::time::sleep;
+
+use crate::support::Chance;
 
 use super::{
+    checker::assert_kept,
+    ledger_proxy::{Faults, LedgerProxy},
     processes::{Process, eventually, run},
-    servers::{Reply, SECRET, ScriptedServer},
-    shop::{Shop, WORKER, payments},
+    servers::{PaymentServer, Reply, SECRET, ScriptedServer},
+    shop::{Fleet, Shop, WORKER, payments},
     tcp_proxy::{Matches, TcpProxy},
 };
 
@@ -92,6 +97,45 @@ async fn a_claim_that_went_unanswered_is_found_again_and_sent_once() {
     assert!(attempts <= 2, "{attempts} attempts were counted for one call");
 }
 
+/// A line to the database that delays, is cut, and loses answers to whatever it likes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_line_to_the_database_loses_nothing_and_repeats_nothing() {
+    let mut chance = Chance::seeded();
+    let shop = Shop::on_postgres("bad_line").await;
+    let server = PaymentServer::start(shop.folder.path()).await;
+    let ledger = LedgerProxy::start(&server.address, shop.folder.path(), Faults::NONE, chance.fork()).await;
+    let proxy = TcpProxy::start(shop.database.server()).await;
+    let settings = format!("{WORKER}{}", payments(&ledger.url()));
+    let config = shop.configure_at("worker", &shop.database.url_through(proxy.address), &settings);
+    shop.migrate(&config).await;
+    let fleet = Fleet::start(&shop, &config, 2);
+    let mut cuts = 0;
+    for order in 1..=150 {
+        shop.order(&format!("A-{order}")).await;
+        if order % 8 == 0 {
+            proxy.delay(chance.millis(80));
+            if chance.percent(50) {
+                proxy.swallow_answers_of(|_any| true, 2);
+            } else {
+                proxy.cut_all();
+                cuts += 1;
+            }
+        }
+        // The pace of the application: about eight seconds in all.
+        sleep(Duration::from_millis(50)).await;
+    }
+    let swallowed = proxy.swallowed();
+    eventually("every effect succeeds once the line is good", Duration::from_secs(60), async || {
+        shop.outside(&["succeeded"]).await == 0
+    })
+    .await;
+    let evidence = shop.evidence(ledger.ledger(), server.charges().await).await;
+    println!("bad_line: {}; {cuts} cuts, {swallowed} answers swallowed", evidence.summary());
+    assert_kept(&evidence.charged_once(), &evidence);
+    assert!(cuts >= 3 && swallowed >= 6, "{cuts} cuts, {swallowed} answers swallowed");
+    fleet.stop().await;
+}
+
 /// NOTIFY-01.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_listener_delays_by_a_poll_at_most_and_is_replaced() {
@@ -135,7 +179,10 @@ async fn in_progress_is_waited_for_and_other_conflicts_are_not() {
         headers: "",
         body: r#"{"error":{"type":"invalid_request_error","code":"idempotency_key_in_use"}}"#,
     };
-    let other = Reply { body: r#"{"error":{"type":"invalid_request_error","code":"lock_timeout_x"}}"#, ..in_use.clone() };
+    let other = Reply {
+        body: r#"{"error":{"type":"invalid_request_error","code":"lock_timeout_x"}}"#,
+        ..in_use.clone()
+    };
     let reused = Reply { status: 400, body: r#"{"error":{"type":"idempotency_error"}}"#, ..in_use.clone() };
     let replay = Reply { applies: false, headers: "Idempotent-Replayed: true\r\n", ..Reply::DONE };
     let began = Instant::now();
@@ -213,8 +260,7 @@ async fn no_output_shows_a_secret() {
                 &["downstreams", "list", "--json"],
                 &["config", "show"],
             ] {
-                let (_, out, err) =
-                    run(shop.command(&config).args(arguments), Duration::from_secs(30)).await;
+                let (_, out, err) = run(shop.command(&config).args(arguments), Duration::from_secs(30)).await;
                 shown.push_str(&format!("== {name} {arguments:?}\n{out}{err}"));
             }
             shown.push_str(&format!("== {name} log\n{}", worker.output()));

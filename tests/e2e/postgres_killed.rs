@@ -13,8 +13,8 @@ use tokio::{task::JoinSet, time::sleep};
 use crate::support::Chance;
 
 use super::{
-    clock::now_us,
     checker::assert_kept,
+    clock::now_us,
     database::Database,
     ledger_proxy::{Faults, LedgerProxy},
     processes::eventually,
@@ -83,7 +83,9 @@ async fn a_database_killed_ten_times_loses_nothing_and_repeats_nothing() {
     let evidence = shop.evidence(proxy.ledger(), server.charges().await).await;
     let mut delays: Vec<i64> = accepting
         .iter()
-        .filter_map(|at| evidence.attempts.iter().map(|row| row.started - at).filter(|delay| *delay > 0).min())
+        .filter_map(|at| {
+            evidence.attempts.iter().map(|row| row.started - at).filter(|delay| *delay > 0).min()
+        })
         .collect();
     delays.sort_unstable();
     println!(

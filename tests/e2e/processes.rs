@@ -63,7 +63,9 @@ impl Process {
     pub(super) async fn ended(&mut self, within: Duration) -> ExitStatus {
         match timeout(within, self.child.wait()).await {
             Ok(status) => status.expect("our own child can be waited for"),
-            Err(_late) => panic!("{} is still running after {within:?}; its log:\n{}", self.name, self.output()),
+            Err(_late) => {
+                panic!("{} is still running after {within:?}; its log:\n{}", self.name, self.output())
+            }
         }
     }
 
@@ -167,7 +169,9 @@ impl Psql {
     /// Connects.
     pub(super) fn open(url: &str, log: &Path) -> Self {
         let mut command = Command::new(super::environment::postgres_program("psql"));
-        command.args(["-X", "-q", "-v", "ON_ERROR_STOP=1", url]).env("PGOPTIONS", "-c client_min_messages=warning");
+        command
+            .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", url])
+            .env("PGOPTIONS", "-c client_min_messages=warning");
         let mut process = Process::spawn("psql", &mut command, log);
         let stdin = process.stdin();
         Self { process, stdin }

@@ -224,7 +224,8 @@ impl PostgresServer {
 
     /// Kills the server, as a power cut would.
     pub(super) async fn kill(&mut self) {
-        let pid_file = std::fs::read_to_string(self.folder.join("data/postmaster.pid")).expect("it is running");
+        let pid_file =
+            std::fs::read_to_string(self.folder.join("data/postmaster.pid")).expect("it is running");
         let pid = pid_file.lines().next().and_then(|line| line.trim().parse().ok()).and_then(Pid::from_raw);
         kill_process(pid.expect("a process id"), Signal::KILL).expect("it is ours");
         self.process.take().expect("it was started").ended(Duration::from_secs(10)).await;

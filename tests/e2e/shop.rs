@@ -7,8 +7,8 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 use super::{
-    clock::now_us,
     checker::Evidence,
+    clock::now_us,
     database::Database,
     ledger::Ledger,
     ledger_proxy::LedgerProxy,

@@ -75,7 +75,10 @@ async fn a_restarted_worker_does_not_keep_the_claim_of_its_killed_predecessor_al
         assert_eq!(outcomes, ["unknown", "applied"], "{attempts:#?}");
         assert_ne!(attempts[0].worker, attempts[1].worker, "a new process has a name of its own");
         let waited = attempts[1].started - attempts[0].started;
-        assert!(waited >= 2_900_000, "the claim was taken over {waited} us after it was made, within its lease");
+        assert!(
+            waited >= 2_900_000,
+            "the claim was taken over {waited} us after it was made, within its lease"
+        );
         second.kill().await;
     }
 }
@@ -217,7 +220,8 @@ async fn a_term_under_a_stream_of_inserts_ends_cleanly_and_nothing_is_claimed_af
         let status = worker.ended(SOON).await;
         assert!(status.success(), "{}\n{}", ending(status), worker.output());
         assert!(!worker.output().contains("panicked"), "{}", worker.output());
-        let late = shop.database.attempts().await.into_iter().filter(|row| row.started > asked + 300_000).count();
+        let late =
+            shop.database.attempts().await.into_iter().filter(|row| row.started > asked + 300_000).count();
         assert_eq!(late, 0, "claims after TERM");
     }
     stop.store(true, Ordering::SeqCst);

@@ -28,15 +28,15 @@ fn python_example(shop: &Shop, order: &str) -> Command {
 async fn an_application_in_python_on_sqlite_has_its_orders_charged_once_although_the_worker_is_killed() {
     let shop = Shop::on_sqlite().await;
     let server = PaymentServer::start(shop.folder.path()).await;
-    let proxy =
-        LedgerProxy::start(&server.address, shop.folder.path(), Faults::MAIN, Chance::seeded()).await;
+    let proxy = LedgerProxy::start(&server.address, shop.folder.path(), Faults::MAIN, Chance::seeded()).await;
     let config = shop.configure("worker", &format!("{WORKER}{}", payments(&proxy.url())));
     shop.migrate(&config).await;
     let mut fleet = Fleet::start(&shop, &config, 1);
     for order in 1..=60 {
         run_ok(&mut python_example(&shop, &format!("A-{order}")), SOON).await;
         if order % 10 == 0 {
-            eventually("a call is open when the worker is killed", SOON, async || proxy.open_calls() > 0).await;
+            eventually("a call is open when the worker is killed", SOON, async || proxy.open_calls() > 0)
+                .await;
             fleet.kill(0, Some(&proxy)).await;
         }
     }

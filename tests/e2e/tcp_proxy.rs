@@ -155,12 +155,10 @@ async fn upwards(
     let mut started = false;
     let mut session = Session::default();
     loop {
-        let mut piece = [0; 16 * 1024];
-        let read = from.read(&mut piece).await?;
-        if read == 0 {
+        pending.reserve(16 * 1024);
+        if from.read_buf(&mut pending).await? == 0 {
             return Ok(());
         }
-        pending.extend_from_slice(&piece[..read]);
         let delay = control.delay_us.load(Ordering::SeqCst);
         if delay > 0 {
             sleep(Duration::from_micros(delay)).await;
@@ -215,28 +213,29 @@ async fn downwards(
     control: &Control,
     link: &Link,
 ) -> io::Result<()> {
-    let mut swallowed = Vec::new();
+    let mut answer = Vec::new();
     loop {
-        let mut piece = [0; 16 * 1024];
-        let read = from.read(&mut piece).await?;
-        if read == 0 {
+        answer.reserve(16 * 1024);
+        if from.read_buf(&mut answer).await? == 0 {
             return Ok(());
         }
         if link.is_silent(control) {
+            answer.clear();
             continue;
         }
         if !link.swallowing.load(Ordering::SeqCst) {
-            to.write_all(&piece[..read]).await?;
+            to.write_all(&answer).await?;
+            answer.clear();
             continue;
         }
-        swallowed.extend_from_slice(&piece[..read]);
         let mut at = 0;
-        while let Some((kind, _, end)) = frame(&swallowed[at..], true) {
+        while let Some((kind, _, end)) = frame(&answer[at..], true) {
             at += end;
             if kind == b'Z' {
                 link.swallowed.notify_one();
             }
         }
+        answer.drain(..at);
     }
 }
 

@@ -129,7 +129,11 @@ async fn an_effect_that_was_certainly_never_sent_is_retried_after_three_days() {
     shop.order("certain").await;
     let worker = shop.worker("first", &away);
     super::processes::eventually("a refused connection is logged", SOON, async || {
-        shop.database.attempts_of(&key("certain")).await.iter().any(|attempt| attempt.outcome == "not_applied")
+        shop.database
+            .attempts_of(&key("certain"))
+            .await
+            .iter()
+            .any(|attempt| attempt.outcome == "not_applied")
     })
     .await;
     drained(worker).await;
@@ -161,7 +165,8 @@ async fn a_changed_configuration_parks_the_uncertain_and_pins_the_certain_anew()
     let refused = shop.database.attempts_of(&key("certain")).await;
     assert!(refused.iter().any(|attempt| attempt.outcome == "not_applied"), "{refused:#?}");
 
-    let moved = std::fs::read_to_string(&config).expect("it was written").replace("/v1/charges", "/v2/charges");
+    let moved =
+        std::fs::read_to_string(&config).expect("it was written").replace("/v1/charges", "/v2/charges");
     let changed = shop.path("changed.toml");
     std::fs::write(&changed, moved).expect("the folder is writable");
     let worker = shop.worker("second", &changed);

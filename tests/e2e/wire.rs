@@ -123,10 +123,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     async fn more(&mut self) -> io::Result<bool> {
-        let mut piece = [0; 16 * 1024];
-        let read = self.from.read(&mut piece).await?;
-        self.pending.extend_from_slice(&piece[..read]);
-        Ok(read > 0)
+        self.pending.reserve(16 * 1024);
+        Ok(self.from.read_buf(&mut self.pending).await? > 0)
     }
 }
 
@@ -134,7 +132,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 pub(super) async fn get(address: &str, path: &str, authorization: Option<&str>) -> io::Result<Message> {
     let mut stream = TcpStream::connect(address).await?;
     let authorization = authorization.map(|value| format!("Authorization: {value}\r\n")).unwrap_or_default();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{authorization}Connection: close\r\n\r\n");
+    let request =
+        format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{authorization}Connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     Reader::new(stream).message().await?.ok_or_else(|| cut("before its head"))
 }
