@@ -8,4 +8,7 @@ mod support;
 mod store;
 
 #[cfg(test)]
+mod engine;
+
+#[cfg(test)]
 mod e2e;

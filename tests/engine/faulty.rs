@@ -10,15 +10,15 @@ use aftercommit::{
     clock::Timestamp,
     error::StoreError,
     store::{
-        Claim, Database, Expired, Late, LateAnswer, Overdue, RegisteredTerms, Registration, Settled, Settlement,
-        Store, TermsIds, Token, Want,
+        Claim, Database, Expired, Late, LateAnswer, Overdue, RegisteredTerms, Registration, Settled,
+        Settlement, Store, TermsIds, Token, Want,
     },
 };
 use tokio::sync::Notify;
 
 /// An operation of the store, as a test names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Op {
+pub(super) enum Op {
     Register,
     Renew,
     Claim,
@@ -28,7 +28,7 @@ pub enum Op {
 
 /// When an operation fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(super) enum Fault {
     /// Nothing happens.
     Before,
     /// It happens, and the answer is lost.
@@ -45,38 +45,38 @@ struct Plan {
 }
 
 /// The wrapper.
-pub struct FaultyStore {
+pub(super) struct FaultyStore {
     inner: Arc<dyn Database>,
     plan: Mutex<Plan>,
 }
 
 impl FaultyStore {
-    pub fn over(inner: Arc<dyn Database>) -> Arc<Self> {
+    pub(super) fn over(inner: Arc<dyn Database>) -> Arc<Self> {
         Arc::new(Self { inner, plan: Mutex::default() })
     }
 
     /// The next calls of `op` fail so, one fault each.
-    pub fn fail(&self, op: Op, faults: &[Fault]) {
+    pub(super) fn fail(&self, op: Op, faults: &[Fault]) {
         self.plan.lock().unwrap().faults.entry(op).or_default().extend_from_slice(faults);
     }
 
     /// Every operation fails until told otherwise.
-    pub fn down(&self, down: bool) {
+    pub(super) fn down(&self, down: bool) {
         self.plan.lock().unwrap().down = down;
     }
 
     /// Calls of `op` wait until the returned handle is notified (each notification lets one go on).
-    pub fn hold(&self, op: Op) -> Arc<Notify> {
+    pub(super) fn hold(&self, op: Op) -> Arc<Notify> {
         self.plan.lock().unwrap().hold.entry(op).or_default().clone()
     }
 
     /// How often `op` was called.
-    pub fn calls(&self, op: Op) -> usize {
+    pub(super) fn calls(&self, op: Op) -> usize {
         self.plan.lock().unwrap().calls.get(&op).copied().unwrap_or(0)
     }
 
     /// How many faults fired: a test that hit nothing proves nothing.
-    pub fn faults_hit(&self) -> usize {
+    pub(super) fn faults_hit(&self) -> usize {
         self.plan.lock().unwrap().faults_hit
     }
 
@@ -165,7 +165,11 @@ impl Store for FaultyStore {
         self.inner.maintain().await
     }
 
-    async fn terms(&self, downstream: &str, operation: Option<&str>) -> Result<Option<RegisteredTerms>, StoreError> {
+    async fn terms(
+        &self,
+        downstream: &str,
+        operation: Option<&str>,
+    ) -> Result<Option<RegisteredTerms>, StoreError> {
         self.inner.terms(downstream, operation).await
     }
 

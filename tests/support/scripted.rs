@@ -95,6 +95,11 @@ impl Scripted {
         self.most_open.load(Ordering::SeqCst)
     }
 
+    /// The calls that are open now.
+    pub(crate) fn open(&self) -> usize {
+        self.open.load(Ordering::SeqCst)
+    }
+
     /// Waits until `n` calls were begun.
     pub(crate) async fn called(&self, n: usize) {
         let what = format!("{n} calls at the scripted downstream");
