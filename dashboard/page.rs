@@ -155,11 +155,46 @@ fn query(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use aftercommit::{clock::Timestamp, effect::EffectId};
+
     use super::*;
 
     #[test]
     fn what_came_from_outside_is_escaped() {
         assert_eq!(escape("<script>'\"&"), "&lt;script&gt;&#39;&quot;&amp;");
         assert_eq!(query("a b&c=ü"), "a%20b%26c%3D%C3%BC");
+    }
+
+    #[test]
+    fn an_effect_cannot_put_markup_into_the_page() {
+        let effect = Status {
+            id: EffectId::new(7),
+            downstream: "<b>pay</b>".to_owned(),
+            operation: Some("<i>".to_owned()),
+            idempotency_key: "\"><script>alert(1)</script>".to_owned(),
+            state: State::InDoubt,
+            held_by: None,
+            attempts: 1,
+            due_at: None,
+            first_sent_at: None,
+            safe_until: None,
+            lease_until: None,
+            worker: None,
+            last_outcome: None,
+            last_error: Some("<img src=x onerror=alert(1)>".to_owned()),
+            response_status: None,
+            response: None,
+            metadata: None,
+            superseded_by: None,
+            created_at: Timestamp::from_micros(0),
+            finished_at: None,
+            token: 1,
+        };
+        let filter = Filter { downstream: Some("\"><b>".to_owned()), limit: 1, ..Filter::default() };
+        let html = effects(&[], &[effect], &filter);
+        for markup in ["<script", "<b>", "<i>", "<img", "\"><"] {
+            assert!(!html.contains(markup), "{markup} in {html}");
+        }
+        assert!(html.contains("in doubt") && html.contains("#7") && html.contains("1 attempt"), "{html}");
     }
 }

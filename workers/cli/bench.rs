@@ -15,7 +15,7 @@ use aftercommit::{
     clock::{Boot, Clock as _, SystemClock},
     contract::{Contract, Window},
     downstream::{Attempt, Downstream, Served, Terms},
-    engine::{Config, Engine, Stop},
+    engine::{Config, Engine, SWEEP_INTERVAL, Stop},
     error::StoreError,
     outcome::{Finding, Outcome, Phase, Response},
     schedule::Policy,
@@ -174,7 +174,7 @@ async fn drain(store: Arc<dyn Database>, args: &DrainArgs) -> anyhow::Result<Dra
         poll: Duration::from_millis(20),
         concurrency,
         shutdown_grace: Duration::from_secs(10),
-        sweep_interval: Duration::from_secs(5),
+        sweep_interval: SWEEP_INTERVAL,
     };
     let engine =
         Engine::new(store, vec![served(Arc::clone(&sink), concurrency)], config, Arc::new(SystemClock))

@@ -15,6 +15,7 @@ mod json;
 mod migrate;
 mod output;
 mod parse;
+mod profiles;
 mod table;
 mod times;
 mod work;
@@ -89,6 +90,9 @@ enum Command {
     /// Check, show or write a configuration
     #[command(subcommand)]
     Config(config::ConfigCommand),
+    /// Look at the shipped contracts of well-known downstreams
+    #[command(subcommand)]
+    Profiles(profiles::ProfilesCommand),
     /// Run a worker until it is told to stop
     Work(work::WorkArgs),
     /// Write one effect
@@ -116,6 +120,7 @@ impl Command {
             Self::Demo(_)
             | Self::Migrate(_)
             | Self::Config(_)
+            | Self::Profiles(_)
             | Self::Enqueue(_)
             | Self::Effects(_)
             | Self::Downstreams(_)
@@ -154,6 +159,7 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Demo(args) => crate::demo::demo(&context, args).await,
         Command::Migrate(args) => migrate::run(&context, &args).await,
         Command::Config(command) => config::run(&context, &command),
+        Command::Profiles(command) => profiles::run(&context, &command),
         Command::Work(args) => work::run(&context, &args).await,
         Command::Enqueue(args) => enqueue::run(&context, args).await,
         Command::Effects(command) => effects::run(&context, command).await,

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use aftercommit::{
     clock::{Clock as _, SystemClock},
     downstream::Served,
-    engine::{Config, Engine, Report, Stop},
+    engine::{Config, Engine, Report, SWEEP_INTERVAL, Stop},
     store::Options,
 };
 use aftercommit_workers::config::Settings;
@@ -157,7 +157,7 @@ pub(crate) fn engine_config(settings: &Settings, served: &[Served]) -> Config {
         concurrency: settings.worker.concurrency,
         shutdown_grace: settings.worker.shutdown_grace,
         // A lost lease is noticed within a fraction of its length; looking costs one indexed query.
-        sweep_interval: (shortest / 6).clamp(Duration::from_millis(200), Duration::from_secs(5)),
+        sweep_interval: (shortest / 6).clamp(Duration::from_millis(200), SWEEP_INTERVAL),
     }
 }
 

@@ -158,13 +158,13 @@ fn configuration(port: u16) -> String {
         r#"environment = "dev"
 
 [worker]
-lease = "8s"
 poll = "200ms"
 
 [downstream.payments]
 kind = "http"
 base_url = "http://127.0.0.1:{port}/sinks/payments"
 timeout = "5s"
+lease = "8s"
 retry = {{ initial = "1s", max = "10s" }}
 contract = {CONTRACT}
 
@@ -180,6 +180,7 @@ path = "/v1/refunds"
 kind = "http"
 base_url = "http://127.0.0.1:{port}/sinks/mail"
 timeout = "5s"
+lease = "8s"
 contract = {{ dedupe = "none", on_unknown = "hold", margin = "1s" }}
 "#
     )
@@ -206,4 +207,16 @@ fn greet(url: &str, address: std::net::SocketAddr) -> anyhow::Result<()> {
         quoted(url)
     ))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_playground_s_configuration_is_valid() {
+        let served = settings("sqlite:x.db", 7799).unwrap().serve(None).unwrap();
+        let names: Vec<_> = served.iter().map(|served| served.name.to_string()).collect();
+        assert_eq!(names, ["mail", "payments"]);
+    }
 }

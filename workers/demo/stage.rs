@@ -183,13 +183,13 @@ fn configuration(url: &str, payments: u16, receipts: u16, fax: u16) -> String {
 environment = "demo"
 
 [worker]
-lease = "3s"
 poll = "100ms"
 
 [downstream.payments]
 kind = "http"
 base_url = "http://127.0.0.1:{payments}"
 timeout = "1s"
+lease = "3s"
 retry = {{ initial = "200ms", max = "1s" }}
 contract = {CONTRACT}
 
@@ -197,6 +197,7 @@ contract = {CONTRACT}
 kind = "http"
 base_url = "http://127.0.0.1:{receipts}"
 timeout = "1s"
+lease = "3s"
 retry = {{ initial = "200ms", max = "1s" }}
 contract = {CONTRACT}
 
@@ -204,6 +205,7 @@ contract = {CONTRACT}
 kind = "http"
 base_url = "http://127.0.0.1:{fax}"
 timeout = "1s"
+lease = "3s"
 concurrency = 1
 contract = {{ dedupe = "none", on_unknown = "hold", margin = "1s" }}
 "#
@@ -212,3 +214,20 @@ contract = {{ dedupe = "none", on_unknown = "hold", margin = "1s" }}
 
 /// What the sinks that honour keys promise.
 pub(super) const CONTRACT: &str = r#"{ dedupe = "key", window = "24h", margin = "1s", stores = "any", replay_header = "Idempotent-Replayed", code_at = ["/error/code", "/error/type"], in_progress = ["409:idempotency_key_in_use"], mismatch = ["400:idempotency_error"], stored = ["402"] }"#;
+
+#[cfg(test)]
+mod tests {
+    use aftercommit_workers::config::{Settings, Sources};
+
+    use super::*;
+
+    #[test]
+    fn the_demo_s_configuration_is_one_that_work_takes() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), configuration("sqlite:x.db", 1, 2, 3)).unwrap();
+        let sources = Sources { file: Some(file.path().to_owned()), ..Sources::default() };
+        let served = Settings::load(&sources).unwrap().serve(None).unwrap();
+        assert_eq!(served.len(), 3);
+        assert!(served.iter().all(|served| served.lease == Duration::from_secs(3)), "{served:?}");
+    }
+}
