@@ -11,4 +11,7 @@ mod store;
 mod engine;
 
 #[cfg(test)]
+mod e2e;
+
+#[cfg(test)]
 mod tidy;
