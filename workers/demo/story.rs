@@ -14,7 +14,7 @@ use super::{
     orders::{self, ORDERS},
     stage::Stage,
 };
-use crate::cli::{Context, Exit, data, print_json, program, quoted, talk};
+use crate::cli::{Context, Exit, data, plural, print_json, program, quoted, talk};
 
 /// The application whose answer never arrives: late enough that others are done, early enough that others wait.
 const FATAL: usize = 4;
@@ -82,10 +82,11 @@ async fn first_act(teller: &Teller, stage: &mut Stage) -> anyhow::Result<Vec<Row
     let open = effects(stage.database.as_ref(), "payments", State::InFlight).await?.len();
     teller.say(&format!(
         "   The payment processor charges a card; before its answer can be recorded,\n   \
-         kill -9 {pid}. The database knows {open} charge(s) as in flight, and not what\n   \
+         kill -9 {pid}. The database shows {} in flight, and cannot know what\n   \
          became of them.\n   \
          A second worker starts, waits for the lease to end, and asks again with the\n   \
-         same keys …"
+         same keys …",
+        plural(u64::try_from(open).unwrap_or(0), "charge")
     ))?;
     let database = stage.database.clone();
     work_until(stage, "the end of every charge and receipt", || {
