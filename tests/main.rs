@@ -9,3 +9,9 @@ mod store;
 
 #[cfg(test)]
 mod engine;
+
+#[cfg(test)]
+mod e2e;
+
+#[cfg(test)]
+mod tidy;

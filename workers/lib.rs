@@ -1,1 +1,10 @@
-//! workers
+//! The worker process's parts: downstream kinds, the profiles of well-known downstreams, and the configuration.
+//!
+//! One folder per kind. A kind translates and classifies; it never retries, sleeps, decides, or touches the store.
+
+pub mod config;
+pub mod http;
+pub mod profiles;
+
+/// Every kind that a downstream can be of, with the function that reads its part of the configuration.
+pub(crate) const KINDS: &[(&str, config::ReadKind)] = &[("http", http::read)];

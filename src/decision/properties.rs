@@ -204,6 +204,8 @@ proptest! {
             }
             let uncertain = uncertain_after(&history, &outcome, &decision);
             prop_assert!(uncertain || !may_have_been_applied, "doubt was forgotten after {:?}", outcome.finding);
+            let parked = matches!(decision, Decision::Park(_) | Decision::ProbeAt(..));
+            prop_assert!(uncertain || !parked, "in doubt, yet certain");
             let Decision::RetryAt(_) = decision else { break };
             let sent_before = history.sent_before || outcome.phase.may_have_reached();
             let (attempts, tries) = (history.attempts.saturating_add(1), history.tries.saturating_add(1));

@@ -45,6 +45,11 @@ fn ceilings_are_the_powers_of_the_factor_up_to_the_cap() {
     assert_eq!(seconds(&Policy::default()), [1, 2, 4, 8, 512, 600, 600]);
     let tripling = policy(Duration::from_secs(10), 3.0, DAY);
     assert_eq!(seconds(&tripling), [10, 30, 90, 270, 86_400, 86_400, 86_400]);
+    let patient = policy(Duration::from_millis(1), 2.0, 365 * DAY);
+    assert_eq!(patient.ceiling(31), Duration::from_millis(1 << 30));
+    assert_eq!(patient.ceiling(36), 365 * DAY);
+    let from_zero = policy(Duration::ZERO, 2.0, 365 * DAY);
+    assert_eq!(from_zero.ceiling(4), Duration::from_millis(8), "it grows from the shortest delay");
 }
 
 #[test]

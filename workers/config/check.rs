@@ -1,0 +1,97 @@
+//! `config check`: what contradicts itself is refused, what may surprise is told.
+
+use std::collections::BTreeMap;
+
+use aftercommit::contract::{Dedupe, Window};
+
+use super::{
+    ConfigError, DownstreamSettings, Finding, Operation, Settings, downstream::has_key_space,
+    values::show_duration,
+};
+
+/// Refuses two downstreams that write equal keys into one account.
+pub(super) fn accounts(downstreams: &BTreeMap<String, DownstreamSettings>) -> Result<(), ConfigError> {
+    let mut seen: BTreeMap<(String, &str), &str> = BTreeMap::new();
+    for (name, downstream) in downstreams.iter().filter(|(_, downstream)| has_key_space(downstream)) {
+        let space = (downstream.configured.account(), downstream.key_prefix.as_str());
+        if let Some(other) = seen.insert(space, name) {
+            return Err(ConfigError::new(
+                &downstream.place,
+                format!("downstream.{name}.key_prefix"),
+                format!(
+                    "downstream.{other} writes into the same account with the same key_prefix: an equal key would be another's request; give each its own, such as key_prefix = \"{name}/\""
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl Settings {
+    /// What is allowed and may still surprise.
+    pub fn check(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for (name, downstream) in &self.downstreams {
+            let key = format!("downstream.{name}");
+            if downstream.rate.is_some() {
+                findings.push(Finding {
+                    key: format!("{key}.rate"),
+                    message: "is read and not enforced by this version".to_owned(),
+                });
+            }
+            for message in downstream.configured.warnings() {
+                findings.push(Finding { key: key.clone(), message });
+            }
+            for (operation, settings) in downstream.all() {
+                let key = operation.map_or_else(|| key.clone(), |name| format!("{key}.operations.{name}"));
+                if let Some(message) = horizon(settings) {
+                    findings.push(Finding { key: format!("{key}.contract.window"), message });
+                }
+            }
+            self.overlapping_prefixes(name, downstream, &mut findings);
+        }
+        findings
+    }
+
+    fn overlapping_prefixes(&self, name: &str, downstream: &DownstreamSettings, findings: &mut Vec<Finding>) {
+        let account = downstream.configured.account();
+        for (other, settings) in &self.downstreams {
+            let overlaps = other != name
+                && has_key_space(downstream)
+                && has_key_space(settings)
+                && settings.configured.account() == account
+                && settings.key_prefix.starts_with(&downstream.key_prefix);
+            if overlaps {
+                findings.push(Finding {
+                    key: format!("downstream.{name}.key_prefix"),
+                    message: format!(
+                        "begins the key_prefix of downstream.{other}, of the same account: a key of {name} that begins with {:?} may be one of {other}",
+                        settings.key_prefix
+                    ),
+                });
+            }
+        }
+    }
+}
+
+/// Which effects a window parks before their retries are used up.
+fn horizon(operation: &Operation) -> Option<String> {
+    let contract = &operation.contract;
+    match (contract.dedupe, contract.window) {
+        (Dedupe::Key, None) => Some(
+            "is unpublished: an effect with an unknown outcome is parked in doubt at once, and never retried on its own"
+                .to_owned(),
+        ),
+        (Dedupe::Key, Some(Window::For(window))) => {
+            let safe = window.saturating_sub(contract.margin + operation.timeout);
+            (operation.policy.max_age > safe).then(|| {
+                format!(
+                    "effects with an unknown outcome are parked in doubt {} after the first request, before retry.max_age ({}) is over: window - margin - timeout is shorter",
+                    show_duration(safe),
+                    show_duration(operation.policy.max_age)
+                )
+            })
+        }
+        (Dedupe::Key, Some(Window::Forever)) | (Dedupe::Lookup | Dedupe::None, _) => None,
+    }
+}

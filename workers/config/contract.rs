@@ -1,0 +1,312 @@
+//! The contract as it is written: every key optional, laid over a profile, refined by an operation.
+
+use std::time::Duration;
+
+use aftercommit::contract::{
+    Contract, DEFAULT_MARGIN, Dedupe, KeyCharset, KeyRule, OnUnknown, Stores, Window,
+};
+
+use super::{
+    ConfigError,
+    answers::{AnswerRule, Answers, Marker, Predicate, StatusRule, is_header_name, is_pointer},
+    section::Section,
+    tree::Node,
+    values::{Setting, duration, quoted, show_duration},
+};
+
+/// Where the key stands in a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum KeyIn {
+    /// In this header.
+    Header(String),
+    /// In the body, at this pointer.
+    Body(String),
+    /// In the query, under this name.
+    Query(String),
+    /// In the path, where its template has `{key}`.
+    Path,
+}
+
+impl Setting for KeyIn {
+    fn read(node: &Node) -> Result<Self, String> {
+        const FORM: &str = "must be \"header:Name\", \"body:/pointer\", \"query:name\" or \"path\"";
+        let text = String::read(node)?;
+        match text.split_once(':') {
+            Some(("header", name)) if is_header_name(name) => Ok(Self::Header(name.to_owned())),
+            Some(("body", pointer)) if is_pointer(pointer) => Ok(Self::Body(pointer.to_owned())),
+            Some(("query", name)) if !name.is_empty() => Ok(Self::Query(name.to_owned())),
+            None if text == "path" => Ok(Self::Path),
+            _ => Err(FORM.to_owned()),
+        }
+    }
+
+    fn show(&self) -> String {
+        quoted(&match self {
+            Self::Header(name) => format!("header:{name}"),
+            Self::Body(pointer) => format!("body:{pointer}"),
+            Self::Query(name) => format!("query:{name}"),
+            Self::Path => "path".to_owned(),
+        })
+    }
+}
+
+/// How the key is written into a header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum KeyFormat {
+    /// As it is.
+    #[default]
+    Raw,
+    /// As a string of RFC 8941: in double quotes.
+    SfString,
+}
+
+/// A word out of a few.
+macro_rules! words {
+    ($type:ty, $($word:literal => $value:expr),+) => {
+        impl Setting for $type {
+            fn read(node: &Node) -> Result<Self, String> {
+                let text = String::read(node)?;
+                $(if text == $word { return Ok($value); })+
+                Err(format!("must be one of {}", [$(quoted($word)),+].join(", ")))
+            }
+
+            fn show(&self) -> String {
+                $(if *self == $value { return quoted($word); })+
+                String::new()
+            }
+        }
+    };
+}
+
+words!(KeyFormat, "raw" => Self::Raw, "sf-string" => Self::SfString);
+words!(Dedupe, "key" => Self::Key, "lookup" => Self::Lookup, "none" => Self::None);
+words!(OnUnknown, "hold" => Self::Hold, "retry" => Self::Retry);
+words!(Stores, "success" => Self::Success, "any" => Self::Any);
+words!(KeyCharset, "printable" => Self::Printable, "token" => Self::Token, "uuid" => Self::Uuid);
+
+impl Setting for Window {
+    fn read(node: &Node) -> Result<Self, String> {
+        let text = String::read(node)?;
+        if text == "forever" {
+            return Ok(Self::Forever);
+        }
+        duration(&text)
+            .map(Self::For)
+            .ok_or_else(|| "must be a duration such as \"24h\", or \"forever\"; leave it out where the downstream does not publish one".to_owned())
+    }
+
+    fn show(&self) -> String {
+        quoted(&match self {
+            Self::For(length) => show_duration(*length),
+            Self::Forever => "forever".to_owned(),
+        })
+    }
+}
+
+/// A contract as far as it was written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) dedupe: Option<Dedupe>,
+    on_unknown: Option<OnUnknown>,
+    key_in: Option<KeyIn>,
+    key_format: Option<KeyFormat>,
+    key_charset: Option<KeyCharset>,
+    min_key_len: Option<u32>,
+    max_key_len: Option<u32>,
+    window: Option<Window>,
+    margin: Option<Duration>,
+    in_progress: Option<Vec<AnswerRule>>,
+    mismatch: Option<Vec<AnswerRule>>,
+    already_done: Option<Vec<AnswerRule>>,
+    not_applied: Option<Vec<AnswerRule>>,
+    rejected: Option<Vec<AnswerRule>>,
+    stored: Option<Vec<AnswerRule>>,
+    code_at: Option<Vec<String>>,
+    success: Option<Predicate>,
+    replay_header: Option<Marker>,
+    retry_directive: Option<String>,
+    stores: Option<Stores>,
+}
+
+impl Written {
+    /// Reads a `contract` table.
+    pub(crate) fn read(section: Section<'_>) -> Result<Self, ConfigError> {
+        section.not_yet("window_entries", "leave it out and give a window that holds under your load")?;
+        // For people: the pin already covers origin and credential.
+        let _scope: Option<Vec<String>> = section.get("scope")?;
+        let written = Self {
+            dedupe: section.get("dedupe")?,
+            on_unknown: section.get("on_unknown")?,
+            key_in: section.get("key_in")?,
+            key_format: section.get("key_format")?,
+            key_charset: section.get("key_charset")?,
+            min_key_len: section.get("min_key_len")?,
+            max_key_len: section.get("max_key_len")?,
+            window: section.get("window")?,
+            margin: section.get("margin")?,
+            in_progress: section.get("in_progress")?,
+            mismatch: section.get("mismatch")?,
+            already_done: section.get("already_done")?,
+            not_applied: section.get("not_applied")?,
+            rejected: section.get("rejected")?,
+            stored: section.get("stored")?,
+            code_at: section.get("code_at")?,
+            success: section.get("success")?,
+            replay_header: section.get("replay_header")?,
+            retry_directive: section.get("retry_directive")?,
+            stores: section.get("stores")?,
+        };
+        written.validate(&section)?;
+        section.finish()?;
+        Ok(written)
+    }
+
+    fn validate(&self, section: &Section<'_>) -> Result<(), ConfigError> {
+        if self.dedupe == Some(Dedupe::Lookup) {
+            return Err(section.error(
+                "dedupe",
+                "\"lookup\" is not supported yet: use \"none\" with on_unknown = \"hold\", which parks what is unknown",
+            ));
+        }
+        if self.code_at.iter().flatten().any(|pointer| !is_pointer(pointer)) {
+            return Err(section.error("code_at", "must be a list of JSON pointers such as \"/error/code\""));
+        }
+        if self.retry_directive.as_ref().is_some_and(|name| !is_header_name(name)) {
+            return Err(section.error("retry_directive", "must be the name of a header"));
+        }
+        // Answers before execution, and those that say nothing about the first request, are never its stored answer.
+        let never = |rule: &AnswerRule| match rule.status {
+            StatusRule::Exactly(status) => matches!(status, 401 | 403 | 404 | 429 | 500..=599),
+            StatusRule::Class(_) => true,
+        };
+        if let Some(rule) = self.stored.iter().flatten().find(|rule| never(rule)) {
+            return Err(section.error(
+                "stored",
+                format!("must not hold {rule}: 401, 403, 404, 429, 5xx and whole classes prove nothing about the first request"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// `self` where it says something, else `base`.
+    pub(crate) fn over(self, base: &Self) -> Self {
+        // A promise about the key does not survive a refinement that says there is no such promise.
+        let same_dedupe = self.dedupe.is_none() || self.dedupe == base.dedupe;
+        let window = self.window.or(if same_dedupe { base.window } else { None });
+        let stores = self.stores.or(if same_dedupe { base.stores } else { None });
+        Self {
+            dedupe: self.dedupe.or(base.dedupe),
+            on_unknown: self.on_unknown.or(base.on_unknown),
+            key_in: self.key_in.or_else(|| base.key_in.clone()),
+            key_format: self.key_format.or(base.key_format),
+            key_charset: self.key_charset.or(base.key_charset),
+            min_key_len: self.min_key_len.or(base.min_key_len),
+            max_key_len: self.max_key_len.or(base.max_key_len),
+            window,
+            margin: self.margin.or(base.margin),
+            in_progress: self.in_progress.or_else(|| base.in_progress.clone()),
+            mismatch: self.mismatch.or_else(|| base.mismatch.clone()),
+            already_done: self.already_done.or_else(|| base.already_done.clone()),
+            not_applied: self.not_applied.or_else(|| base.not_applied.clone()),
+            rejected: self.rejected.or_else(|| base.rejected.clone()),
+            stored: self.stored.or_else(|| base.stored.clone()),
+            code_at: self.code_at.or_else(|| base.code_at.clone()),
+            success: self.success.or_else(|| base.success.clone()),
+            replay_header: self.replay_header.or_else(|| base.replay_header.clone()),
+            retry_directive: self.retry_directive.or_else(|| base.retry_directive.clone()),
+            stores,
+        }
+    }
+
+    /// The contract, as decisions need it; validated against `timeout`.
+    pub(crate) fn contract(&self, timeout: Duration) -> Result<Contract, String> {
+        let dedupe = self.dedupe.ok_or_else(|| {
+            "dedupe is missing: write \"key\" (with a window) or \"none\", or name a profile".to_owned()
+        })?;
+        let key = KeyRule {
+            min_len: key_len("min_key_len", self.min_key_len, 1)?,
+            max_len: key_len("max_key_len", self.max_key_len, 255)?,
+            charset: self.key_charset.unwrap_or_default(),
+        };
+        if key.min_len > key.max_len {
+            return Err(format!(
+                "min_key_len ({}) must not exceed max_key_len ({})",
+                key.min_len, key.max_len
+            ));
+        }
+        let contract = Contract {
+            dedupe,
+            on_unknown: self.on_unknown.unwrap_or_default(),
+            window: self.window,
+            margin: self.margin.unwrap_or(DEFAULT_MARGIN),
+            stores: self.stores.unwrap_or_default(),
+            key,
+            can_probe: false,
+            absent_after: Duration::ZERO,
+        };
+        contract.refuses(timeout).map_or(Ok(contract), Err)
+    }
+
+    /// Where the key stands.
+    pub(crate) fn key_in(&self) -> KeyIn {
+        self.key_in.clone().unwrap_or_else(|| KeyIn::Header("Idempotency-Key".to_owned()))
+    }
+
+    /// How the key is written.
+    pub(crate) fn key_format(&self) -> KeyFormat {
+        self.key_format.unwrap_or_default()
+    }
+
+    /// How answers are read; one answer must not have two meanings.
+    pub(crate) fn answers(&self) -> Result<Answers, String> {
+        let lists = [
+            ("in_progress", &self.in_progress),
+            ("mismatch", &self.mismatch),
+            ("already_done", &self.already_done),
+            ("not_applied", &self.not_applied),
+            ("rejected", &self.rejected),
+        ];
+        for (at, (name, rules)) in lists.iter().enumerate() {
+            for (other_name, others) in &lists[at + 1..] {
+                if let Some(rule) =
+                    rules.iter().flatten().find(|rule| others.iter().flatten().any(|other| other == *rule))
+                {
+                    return Err(format!(
+                        "{rule} stands in both {name} and {other_name}: it can mean one of them only"
+                    ));
+                }
+            }
+        }
+        let stored = self.stored.iter().flatten();
+        let mut all = lists.iter().flat_map(|(_, rules)| rules.iter().flatten()).chain(stored);
+        let nowhere = self.code_at.iter().flatten().next().is_none();
+        if let Some(rule) = all.find(|rule| nowhere && rule.code.is_some()) {
+            return Err(format!("{rule} asks for a machine code: say in code_at where it stands"));
+        }
+        let list = |rules: &Option<Vec<AnswerRule>>| rules.clone().unwrap_or_default();
+        Ok(Answers {
+            in_progress: list(&self.in_progress),
+            mismatch: list(&self.mismatch),
+            already_done: list(&self.already_done),
+            not_applied: list(&self.not_applied),
+            rejected: list(&self.rejected),
+            stored: list(&self.stored),
+            code_at: self.code_at.clone().unwrap_or_default(),
+            success: self.success.clone(),
+            replay_header: self.replay_header.clone(),
+            retry_directive: self.retry_directive.clone(),
+            stores: match self.dedupe {
+                Some(Dedupe::Key) => self.stores.unwrap_or_default(),
+                Some(Dedupe::Lookup | Dedupe::None) | None => Stores::Success,
+            },
+        })
+    }
+}
+
+fn key_len(key: &str, length: Option<u32>, default: u16) -> Result<u16, String> {
+    match length.map(u16::try_from) {
+        None => Ok(default),
+        Some(Ok(length)) if (1..=255).contains(&length) => Ok(length),
+        Some(_) => Err(format!("{key} must be from 1 to 255")),
+    }
+}

@@ -1,0 +1,344 @@
+//! One downstream's table: what every kind has, and the way to what only its kind has.
+
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+
+use aftercommit::{
+    contract::{Contract, Dedupe, KeyCharset, KeyRule},
+    downstream::{Downstream, Served, Terms},
+    engine::LEASE_MARGIN,
+    schedule::Policy,
+    store::{RegisteredDownstream, RegisteredTerms},
+};
+
+use super::{
+    ConfigError,
+    contract::Written,
+    section::{Section, nearest},
+    values::{Rate, Secrets},
+};
+use crate::{KINDS, profiles};
+
+/// Time of one attempt where nothing else is said: longer than a slow payment, shorter than people wait.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// Attempts at one time, per worker process.
+const CONCURRENCY: u32 = 16;
+/// Between a timeout and the end of its lease, where the lease is not set: room for a slow settle.
+const LEASE_ROOM: Duration = Duration::from_secs(10);
+/// Kinds that are planned.
+const LATER_KINDS: &[&str] = &["smtp", "amqp", "nats", "redis", "sql", "kafka", "webhook"];
+
+/// What every operation has, whatever the kind.
+#[derive(Clone, Debug)]
+pub(crate) struct Operation {
+    pub(crate) written: Written,
+    pub(crate) contract: Contract,
+    pub(crate) policy: Policy,
+    pub(crate) timeout: Duration,
+}
+
+/// What a kind reads its part from.
+pub(crate) struct Source<'s> {
+    /// The downstream's table.
+    pub(crate) section: &'s Section<'s>,
+    /// Put before every key.
+    pub(crate) key_prefix: &'s str,
+    /// The default operation.
+    pub(crate) default: &'s Operation,
+    /// The named ones, with their tables.
+    pub(crate) operations: &'s [(String, Section<'s>, Operation)],
+    /// Attempts at one time.
+    pub(crate) concurrency: u32,
+}
+
+/// Reads a kind's part.
+pub(crate) type ReadKind = fn(&Source<'_>) -> Result<Arc<dyn Configured>, ConfigError>;
+
+/// A downstream's kind, read and validated; nothing resolved, nothing opened.
+pub(crate) trait Configured: fmt::Debug + Send + Sync {
+    /// The key space at the vendor: origin and secret reference.
+    fn account(&self) -> String;
+    /// The hash of all that the operation's request is rendered from.
+    fn request_sha256(&self, operation: Option<&str>) -> [u8; 32];
+    /// What the kind finds worth a warning.
+    fn warnings(&self) -> Vec<String>;
+    /// Resolves secrets and builds the client. The error is (key, problem).
+    fn build(&self, secrets: &Secrets) -> Result<Arc<dyn Downstream>, (String, String)>;
+}
+
+/// A configured downstream.
+#[derive(Clone, Debug)]
+pub struct DownstreamSettings {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its kind.
+    pub kind: &'static str,
+    /// Put before every key.
+    pub key_prefix: String,
+    /// Attempts at one time, per worker process.
+    pub concurrency: u32,
+    /// How long a claim holds unless renewed.
+    pub lease: Duration,
+    pub(crate) rate: Option<Rate>,
+    pub(crate) default: Operation,
+    pub(crate) operations: BTreeMap<String, Operation>,
+    pub(crate) configured: Arc<dyn Configured>,
+    pub(crate) place: String,
+}
+
+impl DownstreamSettings {
+    /// Reads `downstream.NAME`.
+    pub(crate) fn read(
+        name: &str,
+        section: Section<'_>,
+        worker_lease: Duration,
+    ) -> Result<Self, ConfigError> {
+        let place = section.place("").to_string();
+        let (kind, read_kind) = kind(&section)?;
+        for (key, instead) in [
+            ("on_outcome", "read the outcome from aftercommit.status"),
+            ("probe", "use dedupe = \"none\" with on_unknown = \"hold\""),
+        ] {
+            section.not_yet(key, instead)?;
+        }
+        let key_prefix: String = section.get_or("key_prefix", String::new())?;
+        if !key_prefix.bytes().all(|byte| (b'!'..=b'~').contains(&byte)) {
+            return Err(section.error("key_prefix", "must be printable ASCII without spaces"));
+        }
+        let concurrency = section.get_or("concurrency", CONCURRENCY)?;
+        if concurrency == 0 {
+            return Err(section.error("concurrency", "must be at least 1"));
+        }
+        let rate = section.get("rate")?;
+        let default = default_operation(&section)?;
+        let operations = operations(&section, &default)?;
+        let source = Source {
+            section: &section,
+            key_prefix: &key_prefix,
+            default: &default,
+            operations: &operations,
+            concurrency,
+        };
+        let configured = read_kind(&source)?;
+        let slowest =
+            operations.iter().map(|(_, _, operation)| operation.timeout).chain([default.timeout]).max();
+        let lease = lease(&section, slowest.unwrap_or(default.timeout), worker_lease)?;
+        let operations = operations
+            .into_iter()
+            .map(|(name, section, operation)| section.finish().map(|()| (name, operation)))
+            .collect::<Result<_, _>>()?;
+        section.finish()?;
+        Ok(Self {
+            name: name.into(),
+            kind,
+            key_prefix,
+            concurrency,
+            lease,
+            rate,
+            default,
+            operations,
+            configured,
+            place,
+        })
+    }
+
+    /// Every operation, the default one first.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Option<&str>, &Operation)> {
+        let named = self.operations.iter().map(|(name, operation)| (Some(name.as_str()), operation));
+        std::iter::once((None, &self.default)).chain(named)
+    }
+
+    fn terms(&self, name: Option<&str>, operation: &Operation) -> Terms {
+        Terms {
+            contract: operation.contract.clone(),
+            policy: operation.policy.clone(),
+            timeout: operation.timeout,
+            request_sha256: self.configured.request_sha256(name),
+        }
+    }
+
+    /// Ready to be served: secrets resolved, client built.
+    pub(crate) fn serve(&self, secrets: &Secrets) -> Result<Served, ConfigError> {
+        let downstream = self.configured.build(secrets).map_err(|(key, problem)| {
+            ConfigError::new(&self.place, format!("downstream.{}.{key}", self.name), problem)
+        })?;
+        Ok(Served {
+            name: Arc::clone(&self.name),
+            kind: self.kind,
+            downstream,
+            key_prefix: self.key_prefix.clone(),
+            concurrency: self.concurrency,
+            terms: self.terms(None, &self.default),
+            operations: self
+                .operations
+                .iter()
+                .map(|(name, operation)| (name.clone(), self.terms(Some(name), operation)))
+                .collect(),
+            lease: self.lease,
+        })
+    }
+
+    /// As `migrate` registers it: no secret is needed.
+    pub(crate) fn registered(&self) -> RegisteredDownstream {
+        let terms =
+            self.all().map(|(name, operation)| (name.map(str::to_owned), self.terms(name, operation)));
+        registration(Arc::clone(&self.name), self.kind, &self.key_prefix, terms.collect())
+    }
+}
+
+/// A served downstream as a worker registers it: the same as [`super::Settings::registered`] makes of it.
+pub fn registered(served: &Served) -> RegisteredDownstream {
+    let named = served.operations.iter().map(|(name, terms)| (Some(name.clone()), terms.clone()));
+    let terms = std::iter::once((None, served.terms.clone())).chain(named);
+    registration(Arc::clone(&served.name), served.kind, &served.key_prefix, terms.collect())
+}
+
+fn registration(
+    name: Arc<str>,
+    kind: &'static str,
+    key_prefix: &str,
+    terms: Vec<(Option<String>, Terms)>,
+) -> RegisteredDownstream {
+    // An INSERT is checked against the downstream, not the operation: refuse only what no operation takes.
+    let key = terms.iter().map(|(_, terms)| terms.contract.key).reduce(widest).unwrap_or_default();
+    let operations = terms
+        .into_iter()
+        .map(|(name, terms)| {
+            let registered =
+                RegisteredTerms { contract: terms.contract, policy: terms.policy, timeout: terms.timeout };
+            (name, registered, terms.request_sha256)
+        })
+        .collect();
+    RegisteredDownstream { name, kind, key_prefix: key_prefix.to_owned(), key, operations }
+}
+
+fn widest(a: KeyRule, b: KeyRule) -> KeyRule {
+    let charset = match (a.charset, b.charset) {
+        (KeyCharset::Printable, _) | (_, KeyCharset::Printable) => KeyCharset::Printable,
+        (KeyCharset::Token, _) | (_, KeyCharset::Token) => KeyCharset::Token,
+        (KeyCharset::Uuid, KeyCharset::Uuid) => KeyCharset::Uuid,
+    };
+    KeyRule { min_len: a.min_len.min(b.min_len), max_len: a.max_len.max(b.max_len), charset }
+}
+
+fn kind(section: &Section<'_>) -> Result<(&'static str, ReadKind), ConfigError> {
+    let known = KINDS.iter().map(|(name, _)| *name);
+    let Some(name) = section.get::<String>("kind")? else {
+        return Err(section.error("kind", "is missing: write kind = \"http\""));
+    };
+    if let Some((name, read)) = KINDS.iter().find(|(known, _)| *known == name) {
+        return Ok((name, *read));
+    }
+    if LATER_KINDS.contains(&name.as_str()) {
+        return Err(
+            section.error("kind", format!("\"{name}\" is not supported yet: this version has \"http\""))
+        );
+    }
+    let hint = nearest(&name, known.clone()).map_or_else(
+        || format!("known kinds: {}", known.collect::<Vec<_>>().join(", ")),
+        |nearest| format!("did you mean \"{nearest}\"?"),
+    );
+    Err(section.error("kind", format!("is no kind of downstream; {hint}")))
+}
+
+fn default_operation(section: &Section<'_>) -> Result<Operation, ConfigError> {
+    let profile_name: String = section.get_or("profile", "none".to_owned())?;
+    let given = section.has("profile") || section.has("contract");
+    let profile = profiles::get(&profile_name).ok_or_else(|| {
+        let names = || profiles::all().iter().map(|profile| profile.name);
+        let hint = nearest(&profile_name, names()).map_or_else(
+            || format!("`aftercommit profiles list` shows them: {}", names().collect::<Vec<_>>().join(", ")),
+            |nearest| format!("did you mean \"{nearest}\"?"),
+        );
+        section.error("profile", format!("there is no such profile; {hint}"))
+    })?;
+    let written = Written::read(section.child("contract")?)?;
+    if given && !section.has("profile") && written.dedupe.is_none() {
+        return Err(section.error(
+            "contract",
+            "dedupe is missing: write \"key\" (with a window) or \"none\", or name a profile",
+        ));
+    }
+    let written = written.over(&profile.contract()?);
+    let timeout = timeout(section, TIMEOUT)?;
+    let mut policy = policy(&section.child("retry")?, &Policy::default())?;
+    policy.max_pause = section.get_or("max_pause", policy.max_pause)?;
+    operation(section, written, policy, timeout)
+}
+
+fn operations<'s>(
+    section: &Section<'s>,
+    default: &Operation,
+) -> Result<Vec<(String, Section<'s>, Operation)>, ConfigError> {
+    let table = section.child("operations")?;
+    let mut operations = Vec::new();
+    for name in table.names() {
+        let section = table.child(&name)?;
+        let written = Written::read(section.child("contract")?)?.over(&default.written);
+        let timeout = timeout(&section, default.timeout)?;
+        let policy = policy(&section.child("retry")?, &default.policy)?;
+        let operation = operation(&section, written, policy, timeout)?;
+        operations.push((name, section, operation));
+    }
+    Ok(operations)
+}
+
+fn operation(
+    section: &Section<'_>,
+    written: Written,
+    policy: Policy,
+    timeout: Duration,
+) -> Result<Operation, ConfigError> {
+    let contract = written.contract(timeout).map_err(|problem| section.error("contract", problem))?;
+    Ok(Operation { written, contract, policy, timeout })
+}
+
+fn timeout(section: &Section<'_>, default: Duration) -> Result<Duration, ConfigError> {
+    let timeout = section.get_or("timeout", default)?;
+    if timeout < Duration::from_millis(10) {
+        return Err(section.error("timeout", "must be at least 10ms"));
+    }
+    Ok(timeout)
+}
+
+fn policy(section: &Section<'_>, default: &Policy) -> Result<Policy, ConfigError> {
+    let policy = Policy {
+        initial: section.get_or("initial", default.initial)?,
+        factor: section.get_or("factor", default.factor)?,
+        max: section.get_or("max", default.max)?,
+        max_attempts: section.get_or("max_attempts", default.max_attempts)?,
+        max_age: section.get_or("max_age", default.max_age)?,
+        max_pause: default.max_pause,
+    };
+    if policy.initial.is_zero() {
+        return Err(section.error("initial", "must be more than zero: a retry is never a hot loop"));
+    }
+    if policy.factor < 1.0 {
+        return Err(section.error("factor", "must be at least 1.0"));
+    }
+    if policy.max < policy.initial {
+        return Err(section.error("max", "must not be less than initial"));
+    }
+    if policy.max_attempts == 0 {
+        return Err(section.error("max_attempts", "must be at least 1"));
+    }
+    section.finished()?;
+    Ok(policy)
+}
+
+fn lease(section: &Section<'_>, slowest: Duration, worker_lease: Duration) -> Result<Duration, ConfigError> {
+    let lease = section.get_or("lease", worker_lease.max(slowest + LEASE_ROOM))?;
+    if lease < slowest + LEASE_MARGIN {
+        return Err(section.error(
+            "lease",
+            format!(
+                "must be at least the longest timeout ({slowest:?}) + {LEASE_MARGIN:?}, or a call that times out loses its lease: raise lease or lower timeout"
+            ),
+        ));
+    }
+    Ok(lease)
+}
+
+/// Whether the downstream's key means anything to the vendor.
+pub(crate) fn has_key_space(downstream: &DownstreamSettings) -> bool {
+    downstream.all().any(|(_, operation)| operation.contract.dedupe == Dedupe::Key)
+}

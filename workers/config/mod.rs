@@ -1,0 +1,306 @@
+//! The configuration: one file, laid over with environment and flags, read into [`Settings`].
+//!
+//! Flags > environment > file > defaults. Unknown keys are errors, secrets are references, and every effective value is
+//! kept with its source. Keys of things this version does not have are refused, never ignored.
+
+mod answers;
+mod check;
+mod contract;
+mod downstream;
+mod error;
+mod init;
+mod section;
+mod show;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod values;
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use aftercommit::{downstream::Served, store::RegisteredDownstream};
+
+pub(crate) use answers::{AnswerRule, Answers, Predicate, Wants, is_header_name, is_pointer};
+pub(crate) use contract::{KeyFormat, KeyIn, Written};
+pub(crate) use downstream::{Configured, Operation, ReadKind, Source};
+pub use downstream::{DownstreamSettings, registered};
+pub use error::{ConfigError, Finding};
+pub use init::init;
+pub(crate) use section::{Log, Section};
+pub(crate) use tree::parse as parse_toml;
+pub use values::SecretRef;
+pub(crate) use values::{Secrets, Setting, Size, quoted};
+
+use section::{Effective, nearest};
+use tree::{Origin, Table};
+
+/// What a lease is unless a timeout asks for more.
+const LEASE: Duration = Duration::from_secs(30);
+/// How long a worker sleeps when nothing is due and no hint came.
+const POLL: Duration = Duration::from_secs(1);
+/// Attempts at one time over all downstreams.
+const CONCURRENCY: u32 = 64;
+/// Less than the 30 s that container platforms wait before they kill.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(25);
+/// Loopback: anything else requires auth.
+const LISTEN: &str = "127.0.0.1:7799";
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Where the configuration is read from.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The file, found by the caller.
+    pub file: Option<PathBuf>,
+    /// The environment. Secrets by `{ env = … }` are taken from here too.
+    pub env: Vec<(String, String)>,
+    /// Flags: dotted key and value.
+    pub overrides: Vec<(String, String)>,
+    /// In `dev`, database and environment have defaults.
+    pub dev: bool,
+}
+
+/// The effective configuration, validated.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The database's URL.
+    pub database: String,
+    /// The environment's name: written by `migrate`, compared at every connect.
+    pub environment: String,
+    /// How a worker runs.
+    pub worker: Worker,
+    /// How long things are kept.
+    pub retention: Retention,
+    /// Where the dashboard listens.
+    pub dashboard: Dashboard,
+    /// The downstreams, by name.
+    pub downstreams: BTreeMap<String, DownstreamSettings>,
+    secrets: Secrets,
+    effective: Vec<Effective>,
+}
+
+/// `[worker]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Worker {
+    /// How long a claim holds unless renewed, where a downstream does not say.
+    pub lease: Duration,
+    /// How long it sleeps when nothing is due and no hint came.
+    pub poll: Duration,
+    /// Attempts at one time over all downstreams.
+    pub concurrency: u32,
+    /// How long open calls may go on once it was asked to stop.
+    pub shutdown_grace: Duration,
+}
+
+/// `[retention]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Attempt log and responses of finished effects.
+    pub history: Duration,
+    /// Payloads of finished effects.
+    pub payloads: Duration,
+    /// Answers of guarded requests.
+    pub requests: Duration,
+    /// Keys of finished effects.
+    pub keys: Duration,
+}
+
+/// `[dashboard]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dashboard {
+    /// Where it listens.
+    pub listen: std::net::SocketAddr,
+}
+
+impl Settings {
+    /// Reads and validates the configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] for the first thing that is wrong.
+    pub fn load(sources: &Sources) -> Result<Self, ConfigError> {
+        let table = merged(sources)?;
+        let log = Log::default();
+        let root = Section::root(&table, &log);
+        root.not_yet("pooler", "connect to the database directly")?;
+        root.not_yet("direct", "connect to the database directly")?;
+        root.not_yet("source", "run one fleet per database")?;
+        let database = required(
+            &root,
+            "database",
+            sources.dev.then_some("sqlite:aftercommit-dev.db"),
+            "write database = \"postgres://…\" or \"sqlite:shop.db\", or set DATABASE_URL",
+        )?;
+        let environment = required(
+            &root,
+            "environment",
+            sources.dev.then_some("dev"),
+            "write environment = \"production\" (or what this is): it keeps a worker from the wrong database",
+        )?;
+        let worker = worker(root.child("worker")?)?;
+        let retention = retention(root.child("retention")?)?;
+        let dashboard = dashboard(root.child("dashboard")?)?;
+        let section = root.child("downstream")?;
+        let mut downstreams = BTreeMap::new();
+        for name in section.names() {
+            check_name(&section, &name)?;
+            let settings = DownstreamSettings::read(&name, section.child(&name)?, worker.lease)?;
+            downstreams.insert(name, settings);
+        }
+        root.finish()?;
+        check::accounts(&downstreams)?;
+        let secrets = Secrets(sources.env.iter().cloned().collect());
+        Ok(Self {
+            database,
+            environment,
+            worker,
+            retention,
+            dashboard,
+            downstreams,
+            secrets,
+            effective: log.into_inner(),
+        })
+    }
+
+    /// Builds every downstream, or those of `names`: secrets resolved, clients ready.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] when a name is unknown, a secret cannot be read, or a client cannot be built.
+    pub fn serve(&self, names: Option<&[String]>) -> Result<Vec<Served>, ConfigError> {
+        let Some(names) = names else {
+            return self.downstreams.values().map(|downstream| downstream.serve(&self.secrets)).collect();
+        };
+        names
+            .iter()
+            .map(|name| {
+                let downstream = self.downstreams.get(name).ok_or_else(|| self.unknown(name))?;
+                downstream.serve(&self.secrets)
+            })
+            .collect()
+    }
+
+    fn unknown(&self, name: &str) -> ConfigError {
+        let known = || self.downstreams.keys().map(String::as_str);
+        let hint = nearest(name, known()).map_or_else(
+            || format!("configured: {}", known().collect::<Vec<_>>().join(", ")),
+            |nearest| format!("did you mean `{nearest}`?"),
+        );
+        ConfigError::new(
+            "the command line",
+            format!("downstream {name}"),
+            format!("is not configured; {hint}"),
+        )
+    }
+
+    /// Every downstream as `migrate` makes it known. Needs no secret.
+    pub fn registered(&self) -> Vec<RegisteredDownstream> {
+        self.downstreams.values().map(DownstreamSettings::registered).collect()
+    }
+}
+
+fn merged(sources: &Sources) -> Result<Table, ConfigError> {
+    let mut table = match &sources.file {
+        None => Table::new(),
+        Some(path) => {
+            let name = path.display().to_string();
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| ConfigError::new(&name, "the file", format!("cannot be read: {error}")))?;
+            tree::parse(&name, &text)?
+        }
+    };
+    let env = |variable: &str| Origin::Env(variable.into());
+    if let Some((name, url)) =
+        sources.env.iter().find(|(name, url)| name == "DATABASE_URL" && !url.is_empty())
+    {
+        tree::overlay(&mut table, &["database".to_owned()], url, &env(name))?;
+    }
+    // Sorted, so that a variable for a whole table comes before one for a key in it.
+    let mut variables: Vec<_> = sources
+        .env
+        .iter()
+        .filter_map(|(name, value)| name.strip_prefix("AFTERCOMMIT__").map(|path| (path, name, value)))
+        .collect();
+    variables.sort();
+    for (path, name, value) in variables {
+        let path: Vec<_> = path.split("__").map(str::to_ascii_lowercase).collect();
+        tree::overlay(&mut table, &path, value, &env(name))?;
+    }
+    for (key, value) in &sources.overrides {
+        let path: Vec<_> = key.split('.').map(str::to_owned).collect();
+        tree::overlay(&mut table, &path, value, &Origin::Flag(key.as_str().into()))?;
+    }
+    Ok(table)
+}
+
+fn required(
+    root: &Section<'_>,
+    key: &str,
+    default: Option<&str>,
+    remedy: &str,
+) -> Result<String, ConfigError> {
+    let value = match default {
+        Some(default) => root.get_or(key, default.to_owned())?,
+        None => root.get(key)?.unwrap_or_default(),
+    };
+    if value.is_empty() {
+        return Err(ConfigError::new("the configuration", key, format!("is not set: {remedy}")));
+    }
+    Ok(value)
+}
+
+fn worker(section: Section<'_>) -> Result<Worker, ConfigError> {
+    let worker = Worker {
+        lease: section.get_or("lease", LEASE)?,
+        poll: section.get_or("poll", POLL)?,
+        concurrency: section.get_or("concurrency", CONCURRENCY)?,
+        shutdown_grace: section.get_or("shutdown_grace", SHUTDOWN_GRACE)?,
+    };
+    if worker.lease < aftercommit::engine::LEASE_MARGIN {
+        return Err(section.error("lease", "must be at least 2s, and outlast every timeout by 2s"));
+    }
+    if worker.poll.is_zero() {
+        return Err(section.error("poll", "must be more than zero: 1s is the default"));
+    }
+    if worker.concurrency == 0 {
+        return Err(section.error("concurrency", "must be at least 1"));
+    }
+    section.finish()?;
+    Ok(worker)
+}
+
+fn retention(section: Section<'_>) -> Result<Retention, ConfigError> {
+    let retention = Retention {
+        history: section.get_or("history", 30 * DAY)?,
+        payloads: section.get_or("payloads", 3 * DAY)?,
+        requests: section.get_or("requests", DAY)?,
+        keys: section.get_or("keys", 400 * DAY)?,
+    };
+    section.finish()?;
+    Ok(retention)
+}
+
+fn dashboard(section: Section<'_>) -> Result<Dashboard, ConfigError> {
+    section.not_yet("auth", "listen on loopback, behind a proxy that authenticates")?;
+    let listen: String = section.get_or("listen", LISTEN.to_owned())?;
+    let listen: std::net::SocketAddr = listen.parse().map_err(|_error| {
+        section.error("listen", "must be an address with a port, such as \"127.0.0.1:7799\"")
+    })?;
+    if !listen.ip().is_loopback() {
+        return Err(section.error(
+            "listen",
+            "must be a loopback address: anything else requires auth, which is not supported yet",
+        ));
+    }
+    section.finish()?;
+    Ok(Dashboard { listen })
+}
+
+fn check_name(section: &Section<'_>, name: &str) -> Result<(), ConfigError> {
+    let valid = !name.is_empty()
+        && name.len() <= 63
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'));
+    if valid {
+        return Ok(());
+    }
+    Err(section.error(name, "a downstream's name has 1 to 63 letters, digits, '_', '-' and '.'"))
+}

@@ -1,0 +1,383 @@
+//! What an `http` downstream's table says, validated.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use aftercommit::contract::{Dedupe, KeyRule};
+use reqwest::{Method, header::HeaderName};
+use sha2::{Digest, Sha256};
+use url::Url;
+
+use super::{send, template::Template};
+use crate::config::{
+    Answers, ConfigError, Configured, KeyFormat, KeyIn, Operation, SecretRef, Secrets, Section, Size, Source,
+    is_header_name,
+};
+
+/// Changes when the same configuration and effect would be rendered to other bytes.
+pub(super) const RENDERER_VERSION: u32 = 1;
+/// More of an answer is not read.
+const MAX_RESPONSE: usize = 1 << 20;
+
+/// How a payload becomes a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Encoding {
+    /// The payload's bytes.
+    Json,
+    /// Stripe's form encoding of it.
+    Form,
+    /// The effect's body.
+    Raw,
+    /// No body: the payload feeds the path.
+    None,
+}
+
+/// How the vendor knows us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Auth {
+    None,
+    Bearer(SecretRef),
+    Basic { user: String, password: SecretRef },
+    Header { name: HeaderName, value: SecretRef },
+}
+
+/// One operation, as it is called.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub(super) method: Method,
+    pub(super) path: Option<Template>,
+    /// `None`: what the effect has.
+    pub(super) encoding: Option<Encoding>,
+    pub(super) key_in: KeyIn,
+    pub(super) key_format: KeyFormat,
+    pub(super) key_rule: KeyRule,
+    pub(super) dedupe: Dedupe,
+    pub(super) answers: Answers,
+    pub(super) timeout: Duration,
+}
+
+/// An `http` downstream.
+#[derive(Clone, Debug)]
+pub(super) struct Http {
+    pub(super) base: Url,
+    pub(super) auth: Auth,
+    /// Sent with every request, by lower-case name.
+    pub(super) headers: BTreeMap<String, String>,
+    /// The effect's target is appended to the base URL's path.
+    pub(super) dynamic_target: bool,
+    pub(super) key_prefix: String,
+    pub(super) max_response: usize,
+    pub(super) concurrency: u32,
+    pub(super) default: Call,
+    pub(super) operations: BTreeMap<String, Call>,
+}
+
+/// Reads the part of the table that is this kind's.
+pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigError> {
+    let section = source.section;
+    let base = base_url(section)?;
+    let auth = auth(section)?;
+    let headers = headers(section)?;
+    let dynamic_target = match section.get_or("dynamic_target", "none".to_owned())?.as_str() {
+        "none" => false,
+        "path" => true,
+        "url" => {
+            return Err(section.error(
+                "dynamic_target",
+                "\"url\" is not supported yet: whole URLs need the egress guard; use \"path\"",
+            ));
+        }
+        _ => return Err(section.error("dynamic_target", "must be \"none\" or \"path\"")),
+    };
+    let Size(max_response) = section.get_or("max_response", Size(MAX_RESPONSE))?;
+    let default = call(section, source.default, CallKeys::Contract)?;
+    let mut operations = BTreeMap::new();
+    for (name, section, operation) in source.operations {
+        operations.insert(name.clone(), call(section, operation, CallKeys::All)?);
+    }
+    let http = Http {
+        base,
+        auth,
+        headers,
+        dynamic_target,
+        key_prefix: source.key_prefix.to_owned(),
+        max_response,
+        concurrency: source.concurrency,
+        default,
+        operations,
+    };
+    http.check_headers(section)?;
+    Ok(Arc::new(http))
+}
+
+fn base_url(section: &Section<'_>) -> Result<Url, ConfigError> {
+    // Not noted before it is known to hold no password: `get` would show it.
+    let error = |problem: &str| Err(section.error("base_url", problem));
+    let Some(text) = section.get_unshown::<String>("base_url")? else {
+        return error("is missing: write base_url = \"https://api.example.com\"");
+    };
+    let Ok(url) = Url::parse(&text) else { return error("is not a URL such as \"https://api.example.com\"") };
+    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
+        return error("must begin with http:// or https:// and name a host");
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return error(
+            "must not hold a user or password: write auth = { basic = { user = \"…\", password = { env = \"…\" } } }",
+        );
+    }
+    if url.fragment().is_some() {
+        return error("must not have a fragment (\"#…\")");
+    }
+    let _shown: Option<String> = section.get("base_url")?;
+    Ok(url)
+}
+
+fn auth(section: &Section<'_>) -> Result<Auth, ConfigError> {
+    if !section.has("auth") {
+        return Ok(Auth::None);
+    }
+    let table = section.child("auth")?;
+    let bearer: Option<SecretRef> = table.get("bearer")?;
+    let basic = table.child("basic")?;
+    let header = table.child("header")?;
+    let one = "must be one of { bearer = SECRET }, { basic = { user = \"…\", password = SECRET } }, { header = { name = \"…\", value = SECRET } }";
+    let given =
+        usize::from(bearer.is_some()) + usize::from(table.has("basic")) + usize::from(table.has("header"));
+    if given != 1 {
+        table.finish()?;
+        return Err(section.error("auth", one));
+    }
+    let auth = if let Some(bearer) = bearer {
+        Auth::Bearer(bearer)
+    } else if table.has("basic") {
+        let (user, password) = (basic.get("user")?, basic.get("password")?);
+        let (Some(user), Some(password)) = (user, password) else { return Err(section.error("auth", one)) };
+        Auth::Basic { user, password }
+    } else {
+        let (name, value) = (header.get::<String>("name")?, header.get("value")?);
+        let (Some(name), Some(value)) = (name, value) else { return Err(section.error("auth", one)) };
+        let name = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_error| header.error("name", "must be the name of a header"))?;
+        if is_ours(name.as_str()) && name != "authorization" {
+            return Err(header.error("name", format!("{name} belongs to the protocol: name another header")));
+        }
+        Auth::Header { name, value }
+    };
+    basic.finish()?;
+    header.finish()?;
+    table.finish()?;
+    Ok(auth)
+}
+
+fn headers(section: &Section<'_>) -> Result<BTreeMap<String, String>, ConfigError> {
+    let given: BTreeMap<String, String> = section.get("headers")?.unwrap_or_default();
+    let mut headers = BTreeMap::new();
+    for (name, value) in given {
+        if !is_header_name(&name) || value.bytes().any(|byte| !(b' '..=b'~').contains(&byte)) {
+            return Err(section.error(
+                "headers",
+                format!("{name:?} must have a header's name and a value of printable ASCII"),
+            ));
+        }
+        if is_ours(&name.to_ascii_lowercase()) {
+            return Err(section.error(
+                "headers",
+                format!("{name} is not yours to set: credentials stand in auth, the rest is the protocol's"),
+            ));
+        }
+        if headers.insert(name.to_ascii_lowercase(), value).is_some() {
+            return Err(section.error("headers", format!("{name} stands there twice")));
+        }
+    }
+    Ok(headers)
+}
+
+/// Which keys an operation's table may have: the default one is the downstream's own table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CallKeys {
+    Contract,
+    All,
+}
+
+fn call(section: &Section<'_>, operation: &Operation, keys: CallKeys) -> Result<Call, ConfigError> {
+    let (mut method, mut path, mut encoding) = (Method::POST, None, None);
+    if keys == CallKeys::All {
+        method = method_of(section, &section.get_or("method", "POST".to_owned())?)?;
+        path = section
+            .get::<String>("path")?
+            .map(|text| Template::parse(&text).map_err(|problem| section.error("path", problem)))
+            .transpose()?;
+        encoding = section
+            .get::<String>("encoding")?
+            .map(|word| {
+                encoding_of(&word).ok_or_else(|| {
+                    section.error("encoding", "must be \"json\", \"form\", \"raw\" or \"none\"")
+                })
+            })
+            .transpose()?;
+    }
+    let answers = operation.written.answers().map_err(|problem| section.error("contract", problem))?;
+    let call = Call {
+        method,
+        path,
+        encoding,
+        key_in: operation.written.key_in(),
+        key_format: operation.written.key_format(),
+        key_rule: operation.contract.key,
+        dedupe: operation.contract.dedupe,
+        answers,
+        timeout: operation.timeout,
+    };
+    let has_key = call.path.as_ref().is_some_and(Template::has_key);
+    // The default operation has no path of its own; one whose key stands in the path is refused when it is called.
+    if call.key_in == KeyIn::Path && !has_key && keys == CallKeys::All {
+        return Err(section.error("path", "must hold {key}: key_in is \"path\""));
+    }
+    if matches!(call.key_in, KeyIn::Body(_)) && matches!(call.encoding, Some(Encoding::Raw | Encoding::None))
+    {
+        return Err(
+            section.error("encoding", "must be \"json\" or \"form\": key_in puts the key into the body")
+        );
+    }
+    Ok(call)
+}
+
+fn method_of(section: &Section<'_>, word: &str) -> Result<Method, ConfigError> {
+    match word {
+        "POST" => Ok(Method::POST),
+        "PUT" => Ok(Method::PUT),
+        "PATCH" => Ok(Method::PATCH),
+        "DELETE" => Ok(Method::DELETE),
+        _ => Err(section.error("method", "must be \"POST\", \"PUT\", \"PATCH\" or \"DELETE\"")),
+    }
+}
+
+fn encoding_of(word: &str) -> Option<Encoding> {
+    match word {
+        "json" => Some(Encoding::Json),
+        "form" => Some(Encoding::Form),
+        "raw" => Some(Encoding::Raw),
+        "none" => Some(Encoding::None),
+        _ => None,
+    }
+}
+
+/// Names that the protocol, the credentials or this kind own, in lower case.
+pub(super) fn is_ours(name: &str) -> bool {
+    name.starts_with("proxy-")
+        || matches!(
+            name,
+            "authorization"
+                | "host"
+                | "content-length"
+                | "content-type"
+                | "content-encoding"
+                | "transfer-encoding"
+                | "accept-encoding"
+                | "connection"
+                | "keep-alive"
+                | "te"
+                | "trailer"
+                | "upgrade"
+                | "expect"
+                | "traceparent"
+                | "tracestate"
+        )
+}
+
+impl Http {
+    /// The operation's call; `None` when the configuration does not have it.
+    pub(super) fn call(&self, operation: Option<&str>) -> Option<&Call> {
+        operation.map_or(Some(&self.default), |name| self.operations.get(name))
+    }
+
+    fn calls(&self) -> impl Iterator<Item = &Call> {
+        std::iter::once(&self.default).chain(self.operations.values())
+    }
+
+    fn check_headers(&self, section: &Section<'_>) -> Result<(), ConfigError> {
+        let secret = match &self.auth {
+            Auth::Header { name, .. } => Some(name.as_str()),
+            Auth::Bearer(_) | Auth::Basic { .. } => Some("authorization"),
+            Auth::None => None,
+        };
+        for call in self.calls() {
+            let KeyIn::Header(name) = &call.key_in else { continue };
+            let name = name.to_ascii_lowercase();
+            if secret == Some(name.as_str()) || is_ours(&name) || self.headers.contains_key(&name) {
+                return Err(section
+                    .error("contract", format!("key_in names {name}, which is taken: name another header")));
+            }
+        }
+        if let Some(name) = self.headers.keys().find(|name| secret == Some(name.as_str())) {
+            return Err(section.error("headers", format!("{name} carries the credentials: leave it out")));
+        }
+        Ok(())
+    }
+
+    /// `host:port`: all that a message for people says of a URL.
+    pub(super) fn place(&self) -> String {
+        let host = self.base.host_str().unwrap_or_default();
+        self.base.port_or_known_default().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
+    }
+
+    fn secret(&self) -> Option<String> {
+        match &self.auth {
+            Auth::None => None,
+            Auth::Bearer(secret) => Some(secret.to_string()),
+            Auth::Basic { user, password } => Some(format!("{user}:{password}")),
+            Auth::Header { name, value } => Some(format!("{name}:{value}")),
+        }
+    }
+}
+
+impl Configured for Http {
+    fn account(&self) -> String {
+        let origin = self.base.origin().ascii_serialization();
+        // Without a credential the vendor tells callers apart by the URL, if at all.
+        self.secret().map_or_else(|| self.base.to_string(), |secret| format!("{origin} {secret}"))
+    }
+
+    fn request_sha256(&self, operation: Option<&str>) -> [u8; 32] {
+        let call = self.call(operation).unwrap_or(&self.default);
+        let mut hash = Sha256::new();
+        // Each part with its length in front, so that no two configurations share their bytes.
+        let mut part = |text: &str| {
+            hash.update(u64::try_from(text.len()).unwrap_or(u64::MAX).to_be_bytes());
+            hash.update(text.as_bytes());
+        };
+        part("http");
+        part(&RENDERER_VERSION.to_string());
+        part(call.method.as_str());
+        part(self.base.as_str());
+        part(call.path.as_ref().map_or("", Template::text));
+        part(if self.dynamic_target { "target in the path" } else { "no target" });
+        part(&format!("{:?}", call.encoding));
+        part(&format!("{:?} {:?} {:?}", call.key_in, call.key_format, call.dedupe));
+        part(&self.key_prefix);
+        part(&self.secret().unwrap_or_default());
+        for (name, value) in &self.headers {
+            part(name);
+            part(value);
+        }
+        hash.finalize().into()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let loopback = matches!(self.base.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
+        let plain = self.base.scheme() == "http" && !loopback && self.auth != Auth::None;
+        let clear = plain.then(|| "base_url is http://: the credentials travel in the clear".to_owned());
+        clear.into_iter().collect()
+    }
+
+    fn build(
+        &self,
+        secrets: &Secrets,
+    ) -> Result<Arc<dyn aftercommit::downstream::Downstream>, (String, String)> {
+        let fastest = self.calls().map(|call| call.timeout).min().unwrap_or(self.default.timeout);
+        let client =
+            send::client(fastest, self.concurrency).map_err(|problem| ("base_url".to_owned(), problem))?;
+        let credential =
+            send::credential(&self.auth, secrets).map_err(|problem| ("auth".to_owned(), problem))?;
+        Ok(Arc::new(super::HttpDownstream::new(self.clone(), client, credential)))
+    }
+}

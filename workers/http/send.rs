@@ -1,0 +1,249 @@
+//! One exchange: the request goes out once, and how far it got is proved, not guessed.
+
+use std::{
+    error::Error as _,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use aftercommit::downstream::Closed;
+use base64::Engine as _;
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use reqwest::{
+    Client,
+    header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue},
+};
+use tokio::time::{Instant, timeout_at};
+
+use super::{classify::Answer, config::Auth, request::Rendered};
+use crate::config::Secrets;
+
+/// A connection that does not come about in this time will not help an attempt.
+const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(10);
+/// Shorter than the idle timeouts of common load balancers, so that we close before they do.
+const POOL_IDLE: Duration = Duration::from_secs(30);
+/// Without a version: the request must not change with a deployment.
+const USER_AGENT: &str = "aftercommit";
+
+/// The client of one downstream: it follows nothing, resends nothing, goes through no proxy, decodes nothing.
+pub(super) fn client(fastest: Duration, concurrency: u32) -> Result<Client, String> {
+    Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .retry(reqwest::retry::never())
+        .no_proxy()
+        .referer(false)
+        .user_agent(USER_AGENT)
+        .connect_timeout((fastest / 2).min(CONNECT_TIMEOUT_MAX))
+        .pool_idle_timeout(POOL_IDLE)
+        .pool_max_idle_per_host(usize::try_from(concurrency).unwrap_or(usize::MAX))
+        .build()
+        .map_err(|_error| {
+            "no HTTP client could be built: are the system's root certificates installed?".to_owned()
+        })
+}
+
+/// The header that carries the secret, resolved.
+pub(super) fn credential(
+    auth: &Auth,
+    secrets: &Secrets,
+) -> Result<Option<(HeaderName, HeaderValue)>, String> {
+    let (name, text) = match auth {
+        Auth::None => return Ok(None),
+        Auth::Bearer(secret) => (AUTHORIZATION, format!("Bearer {}", secrets.resolve(secret)?)),
+        Auth::Basic { user, password } => {
+            let pair = format!("{user}:{}", secrets.resolve(password)?);
+            (AUTHORIZATION, format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair)))
+        }
+        Auth::Header { name, value } => (name.clone(), secrets.resolve(value)?),
+    };
+    let mut value = HeaderValue::from_str(&text)
+        .map_err(|_error| "the secret has a character that cannot stand in a header".to_owned())?;
+    value.set_sensitive(true);
+    Ok(Some((name, value)))
+}
+
+/// How an exchange ended without a whole answer. The sentences hold no text of the client's: it would hold the URL.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// Certainly nothing was sent.
+    NotBegun(String),
+    /// Something may have been sent, and no answer came.
+    NoAnswer(String),
+    /// An answer was begun and not finished.
+    Cut(Box<Answer>, String),
+}
+
+/// Sends the request and reads the answer, up to `max_response` bytes, all before `deadline`.
+pub(super) async fn exchange(
+    client: &Client,
+    rendered: Rendered,
+    place: &str,
+    deadline: Instant,
+    max_response: usize,
+) -> Result<Answer, Failure> {
+    let progress = Progress::default();
+    let mut request = reqwest::Request::new(rendered.method, rendered.url);
+    *request.headers_mut() = rendered.headers;
+    *request.body_mut() =
+        Some(reqwest::Body::wrap(Marked { bytes: Some(rendered.body), progress: progress.clone() }));
+    // The future is dropped by the time the mark is read: nothing begins behind our back.
+    let answered = timeout_at(deadline, client.execute(request)).await;
+    let response = match answered {
+        Ok(Ok(response)) => response,
+        Ok(Err(error)) => {
+            let begun = !progress.seal();
+            return Err(if error.is_connect() || !begun {
+                Failure::NotBegun(connect_failure(&error, place))
+            } else {
+                Failure::NoAnswer(format!(
+                    "{place} broke the connection before it answered; the request may have arrived"
+                ))
+            });
+        }
+        Err(_elapsed) if progress.seal() => {
+            return Err(Failure::NotBegun(format!("no connection to {place} in time")));
+        }
+        Err(_elapsed) => {
+            return Err(Failure::NoAnswer(format!(
+                "no answer from {place} in time; the request may have arrived"
+            )));
+        }
+    };
+    read(response, place, deadline, max_response).await
+}
+
+async fn read(
+    mut response: reqwest::Response,
+    place: &str,
+    deadline: Instant,
+    max_response: usize,
+) -> Result<Answer, Failure> {
+    let mut answer = Answer {
+        status: response.status().as_u16(),
+        headers: std::mem::take(response.headers_mut()),
+        body: Vec::new(),
+        truncated: false,
+    };
+    loop {
+        match timeout_at(deadline, response.chunk()).await {
+            Ok(Ok(Some(chunk))) => {
+                let room = max_response - answer.body.len();
+                answer.body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+                if chunk.len() > room {
+                    answer.truncated = true;
+                    return Ok(answer);
+                }
+            }
+            Ok(Ok(None)) => return Ok(answer),
+            Ok(Err(_error)) => {
+                answer.truncated = true;
+                return Err(Failure::Cut(Box::new(answer), format!("{place} broke off its answer")));
+            }
+            Err(_elapsed) => {
+                answer.truncated = true;
+                return Err(Failure::Cut(
+                    Box::new(answer),
+                    format!("{place} did not finish its answer in time"),
+                ));
+            }
+        }
+    }
+}
+
+fn connect_failure(error: &reqwest::Error, place: &str) -> String {
+    if error.is_dns() {
+        return format!("the name of {place} cannot be resolved");
+    }
+    let mut source = error.source();
+    let mut kind = None;
+    while let Some(error) = source {
+        kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind).or(kind);
+        source = error.source();
+    }
+    match kind {
+        Some(std::io::ErrorKind::InvalidData) => format!("the TLS handshake with {place} failed"),
+        Some(kind) => format!("no connection to {place}: {kind}"),
+        None if error.is_timeout() => format!("no connection to {place} in time"),
+        None => format!("no connection to {place}; nothing was sent"),
+    }
+}
+
+/// Adds the credential: the one part of a request that is not pinned.
+pub(super) fn authenticate(headers: &mut HeaderMap, credential: Option<&(HeaderName, HeaderValue)>) {
+    if let Some((name, value)) = credential {
+        headers.insert(name.clone(), value.clone());
+    }
+}
+
+/// Why nothing was sent.
+pub(super) fn not_begun(closed: Closed) -> String {
+    format!("not sent: {closed}")
+}
+
+/// Whether the request was begun. Shared by the body, which the connection's task asks, and the attempt.
+#[derive(Clone, Debug, Default)]
+struct Progress(Arc<AtomicU8>);
+
+const IDLE: u8 = 0;
+const BEGUN: u8 = 1;
+const SEALED: u8 = 2;
+
+impl Progress {
+    /// The connection takes the request up. `false` when the attempt was given up before: then nothing may be sent.
+    fn begin(&self) -> bool {
+        match self.0.compare_exchange(IDLE, BEGUN, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => true,
+            Err(now) => now == BEGUN,
+        }
+    }
+
+    /// Gives the attempt up. `true` proves that the request was never begun, and never will be.
+    fn seal(&self) -> bool {
+        self.0.compare_exchange(IDLE, SEALED, Ordering::SeqCst, Ordering::SeqCst) != Err(BEGUN)
+    }
+}
+
+/// A body of known length that notes the moment its request is taken up: a connection (HTTP/1 and 2) asks a body whether
+/// it is at its end before it writes the head, empty bodies included. Whoever asked earlier would only make us careful.
+struct Marked {
+    bytes: Option<Bytes>,
+    progress: Progress,
+}
+
+impl Body for Marked {
+    type Data = Bytes;
+    type Error = GivenUp;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, GivenUp>>> {
+        if !self.progress.begin() {
+            return Poll::Ready(Some(Err(GivenUp)));
+        }
+        let rest = self.bytes.take().filter(|bytes| !bytes.is_empty());
+        Poll::Ready(rest.map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        // A request that was given up is never at its end: the connection then asks for a frame, and gets the error.
+        self.progress.begin() && self.bytes.as_ref().is_none_or(Bytes::is_empty)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let length = self.bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        let sealed = self.progress.0.load(Ordering::SeqCst) == SEALED;
+        SizeHint::with_exact(if sealed { length.max(1) } else { length })
+    }
+}
+
+/// The attempt ended before the connection took the request up.
+#[derive(Debug, thiserror::Error)]
+#[error("the attempt was given up before its request was begun")]
+struct GivenUp;
