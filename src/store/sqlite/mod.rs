@@ -113,7 +113,7 @@ impl SqliteStore {
             let alone = self.settle_once(vec![settlement.clone()], Vec::new(), right).await;
             let alone = match alone {
                 Err(problem) if open::is_refusal(&problem) => {
-                    self.settle_once(vec![without_answer(settlement)], Vec::new(), right).await
+                    self.settle_once(vec![settle::without_answer(settlement)], Vec::new(), right).await
                 }
                 answered => answered,
             };
@@ -177,16 +177,6 @@ impl SqliteStore {
     }
 }
 
-/// The same settlement with a fixed text in the place of the downstream's words.
-fn without_answer(settlement: &Settlement) -> Settlement {
-    let mut plain = settlement.clone();
-    plain.response = None;
-    if let Some(attempt) = &mut plain.attempt {
-        attempt.error = "what the downstream said could not be stored".to_owned();
-    }
-    plain
-}
-
 fn gone(doing: &'static str) -> StoreError {
     StoreError::Database { doing, source: sqlx::Error::WorkerCrashed }
 }
@@ -216,15 +206,6 @@ where
             Err(problem)
         }
     }
-}
-
-/// Draws the next token of the one sequence.
-async fn next_token(conn: &mut SqliteConnection) -> Result<Token, StoreError> {
-    sqlx::query_scalar("UPDATE aftercommit_token SET last = last + 1 WHERE one = 1 RETURNING last")
-        .fetch_one(conn)
-        .await
-        .map(Token::new)
-        .map_err(StoreError::during("drawing a token"))
 }
 
 #[async_trait::async_trait]

@@ -5,8 +5,7 @@ use std::collections::{HashMap, HashSet};
 use sqlx::{Row, SqliteConnection};
 
 use super::{
-    next_token,
-    row::{Fields, json_ids},
+    row::{Fields, json_ids, next_token},
     write::Writes,
 };
 use crate::{
@@ -202,7 +201,7 @@ async fn traces(
         return Ok(traces);
     }
     let rows: Vec<(i64, i64, String)> = sqlx::query_as(
-        "SELECT effect_id, token, CASE WHEN phase = 'lease' AND late = 0 THEN 'swept' ELSE 'told' END \
+        "SELECT effect_id, token, CASE WHEN swept = 1 THEN 'swept' ELSE 'told' END \
          FROM aftercommit_attempts WHERE effect_id IN (SELECT value FROM json_each(?1)) \
          UNION ALL SELECT effect_id, token, 'ended' FROM aftercommit_outcomes \
          WHERE effect_id IN (SELECT value FROM json_each(?1))",
@@ -220,4 +219,14 @@ async fn traces(
         set.insert((id, token));
     }
     Ok(traces)
+}
+
+/// The same settlement with a fixed text in the place of the downstream's words.
+pub(super) fn without_answer(settlement: &Settlement) -> Settlement {
+    let mut plain = settlement.clone();
+    plain.response = None;
+    if let Some(attempt) = &mut plain.attempt {
+        attempt.error = "what the downstream said could not be stored".to_owned();
+    }
+    plain
 }

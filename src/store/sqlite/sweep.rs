@@ -6,7 +6,7 @@ use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
     row::{Fields, HISTORY, history},
-    write::{Ending, Writes, add_to_counter, log},
+    write::{Ending, Logged, Writes, add_to_counter, log},
 };
 use crate::{
     clock::Timestamp,
@@ -166,7 +166,7 @@ pub(super) async fn late(
     now: Timestamp,
 ) -> Result<Late, StoreError> {
     let (id, token) = (answer.id.get(), answer.token.get());
-    log(conn, &[(id, token, true, answer.attempt.clone())])
+    log(conn, &[Logged { id, token, late: true, swept: false, attempt: answer.attempt.clone() }])
         .await
         .map_err(StoreError::during("logging a late answer"))?;
     if answer.attempt.verdict != Verdict::Applied {
