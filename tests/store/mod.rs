@@ -6,6 +6,8 @@ mod stage;
 mod answers;
 mod claims;
 mod clocks;
+mod encoding;
+mod enqueue;
 mod functions;
 mod late;
 mod leases;

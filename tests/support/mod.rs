@@ -4,6 +4,7 @@ mod builders;
 mod cases;
 mod chance;
 mod database;
+mod enqueue;
 mod scripted;
 mod sql;
 mod wait;
