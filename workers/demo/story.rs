@@ -9,10 +9,10 @@ use clap::Args;
 use serde_json::json;
 
 use super::{
-    act::{effects, kill_between, settled, work_until},
+    act::{catch_between, effects, recorded, settled, work_until},
     figures::{self, Row},
     orders::{self, ORDERS},
-    stage::Stage,
+    stage::{MARGIN, Stage},
 };
 use crate::cli::{Context, Exit, data, plural, print_json, program, quoted, talk};
 
@@ -78,7 +78,9 @@ async fn first_act(teller: &Teller, stage: &mut Stage) -> anyhow::Result<Vec<Row
          Ten orders are written, each with a charge and a receipt in the same SQL\n   \
          transaction. A worker starts to carry them out.",
     )?;
-    let pid = kill_between(stage, &stage.payments, FATAL).await?;
+    let worker = catch_between(stage, &stage.payments, FATAL).await?;
+    let pid = worker.pid();
+    worker.kill().await?;
     let open = effects(stage.database.as_ref(), "payments", State::InFlight).await?.len();
     teller.say(&format!(
         "   The payment processor charges a card; before its answer can be recorded,\n   \
@@ -114,7 +116,10 @@ async fn second_act(teller: &Teller, stage: &mut Stage) -> anyhow::Result<(Row, 
          Ten more orders, each with a fax to the warehouse. The fax gateway knows no\n   \
          keys: whatever is sent again is printed again.",
     )?;
-    let pid = kill_between(stage, &stage.fax, FATAL).await?;
+    let worker = catch_between(stage, &stage.fax, FATAL).await?;
+    recorded(stage, "fax", FATAL - 1).await?;
+    let pid = worker.pid();
+    worker.kill().await?;
     teller.say(&format!(
         "   The gateway prints a fax; before its answer can be recorded, kill -9 {pid}.\n   \
          A second worker starts …"
@@ -124,6 +129,8 @@ async fn second_act(teller: &Teller, stage: &mut Stage) -> anyhow::Result<(Row, 
     let row = figures::row(stage.database.as_ref(), "fax", &stage.fax).await?;
     teller.say(&format!("\n{}\n", figures::table(std::slice::from_ref(&row))))?;
     let doubt = effects(stage.database.as_ref(), "fax", State::InDoubt).await?.into_iter().next();
+    // Until lease and margin are over the request may still be travelling, and a person's word would be refused.
+    tokio::time::sleep(MARGIN).await;
     if let Some(effect) = &doubt {
         teller.say(&format!(
             "   Nine were sent; effect {} ({}) is in doubt: it may have been\n   \
