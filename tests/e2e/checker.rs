@@ -65,8 +65,6 @@ pub(super) fn charge_key(order: &str) -> String {
 /// How far a time in the log may be off: a worker knows the database's clock from its last claim, as well as the answer to
 /// that came promptly on a busy machine.
 const CLOCK_ERROR_US: i64 = 2_000_000;
-/// From an answer's last byte until the ledger says so.
-const WRITING_US: i64 = 100_000;
 /// A decisive answer is settled within this, or its worker was killed meanwhile.
 const SETTLED_WITHIN_US: i64 = 1_500_000;
 
@@ -160,22 +158,9 @@ impl Evidence {
             attempts.entry(attempt.effect_id).or_default().push(attempt);
         }
         for effect in &self.effects {
-            let mut rows = attempts.remove(&effect.id).unwrap_or_default();
-            // Each call is given the row that ends first of those it fits: no other assignment can serve more calls.
-            rows.sort_by_key(|row| row.ended);
-            for call in calls.get(effect.key.as_str()).into_iter().flatten() {
-                let fits = |row: &&Attempt| {
-                    row.started - CLOCK_ERROR_US <= call.at
-                        && row.ended.is_none_or(|ended| call.at <= ended + CLOCK_ERROR_US)
-                };
-                match rows.iter().position(fits) {
-                    Some(row) => drop(rows.remove(row)),
-                    None => wrong.push(format!("unlogged: {call:?}")),
-                }
-            }
-            for row in rows.iter().filter(|row| !matches!(row.outcome.as_str(), "unknown" | "not_applied")) {
-                wrong.push(format!("invented: {} has {row:?} and no call for it", effect.key));
-            }
+            let rows = attempts.remove(&effect.id).unwrap_or_default();
+            let calls = calls.get(effect.key.as_str()).cloned().unwrap_or_default();
+            wrong.extend(unmatched(&effect.key, rows, calls));
         }
         for orphans in attempts.values() {
             wrong.push(format!("invented: attempts of no effect: {orphans:?}"));
@@ -200,7 +185,8 @@ impl Evidence {
         wrong
     }
 
-    /// What was decisively answered is not in doubt, unless its worker was killed before it could write the answer down.
+    /// What was decisively answered is not in doubt, unless its worker was killed while it was called or before it could
+    /// write the answer down (the proxy cannot tell a socket from its dead owner).
     fn needless_doubt(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         let calls = self.calls_by_key();
@@ -210,7 +196,7 @@ impl Evidence {
                 let lost = |row: &&Attempt| row.effect_id == effect.id && row.phase == "lease";
                 let worker = self.attempts.iter().find(lost).and_then(|row| row.worker.as_deref());
                 let died = |kill: &Kill| {
-                    (answered - WRITING_US..answered + SETTLED_WITHIN_US).contains(&kill.at)
+                    (call.at..answered + SETTLED_WITHIN_US).contains(&kill.at)
                         && worker.is_some_and(|name| name.split('-').any(|part| part == kill.pid.to_string()))
                 };
                 if !self.kills.iter().any(died) {
@@ -263,6 +249,39 @@ impl Evidence {
             self.kills.len(),
         )
     }
+}
+
+/// How far a call lies outside an attempt's times, in microseconds; `None` when too far to be its call.
+fn distance(call: &Call, row: &Attempt) -> Option<i64> {
+    let after = row.ended.map_or(0, |ended| call.at - ended);
+    let distance = (row.started - call.at).max(after).max(0);
+    (distance <= CLOCK_ERROR_US).then_some(distance)
+}
+
+/// The calls of one key without a row, and the decisive rows without a call. A decisive row is given the call that lies
+/// nearest; each other call is given the row that ends first of those it fits, so that no assignment could serve more.
+fn unmatched<'a>(key: &str, rows: Vec<&'a Attempt>, mut calls: Vec<&'a Call>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let silent = |row: &&Attempt| matches!(row.outcome.as_str(), "unknown" | "not_applied");
+    let (mut silent, decisive): (Vec<&Attempt>, Vec<&Attempt>) = rows.into_iter().partition(silent);
+    for row in decisive {
+        let nearest = (0..calls.len())
+            .filter_map(|n| distance(calls[n], row).map(|distance| (distance, n)))
+            .min()
+            .map(|(_, n)| n);
+        match nearest {
+            Some(n) => drop(calls.remove(n)),
+            None => wrong.push(format!("invented: {key} has {row:?} and no call for it")),
+        }
+    }
+    silent.sort_by_key(|row| row.ended);
+    for call in calls {
+        match silent.iter().position(|row| distance(call, row).is_some()) {
+            Some(row) => drop(silent.remove(row)),
+            None => wrong.push(format!("unlogged: {call:?}")),
+        }
+    }
+    wrong
 }
 
 /// Fails with the first few things that are wrong.

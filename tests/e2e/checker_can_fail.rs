@@ -86,6 +86,13 @@ fn noticed(wrong: &[String], word: &str) {
 fn an_honest_run_is_not_blamed() {
     assert_eq!(honest().charged_once(), Vec::<String>::new());
     assert_eq!(honest_and_held().called_at_most_once(), Vec::<String>::new());
+
+    // A worker died before it called, and the next one called soon: the one call is the second attempt's.
+    let mut evidence = honest();
+    evidence.attempts.push(attempt(1, 2, SECOND + 1, "applied"));
+    evidence.attempts[0] = attempt(1, 1, 0, "unknown");
+    evidence.calls[0].at = SECOND + 10;
+    assert_eq!(evidence.charged_once(), Vec::<String>::new());
 }
 
 #[test]
