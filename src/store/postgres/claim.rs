@@ -164,7 +164,7 @@ const CLAIM: &str = concat!(
         ORDER BY q.due_at, q.id LIMIT CASE WHEN $8 THEN 0 ELSE w.slots END FOR UPDATE SKIP LOCKED) AS due_last
     ) AS lanes LIMIT w.slots) AS p
 ), tok AS MATERIALIZED (
-  SELECT ord, nextval('aftercommit.tokens') AS token FROM (SELECT DISTINCT ord FROM picked) AS some
+  SELECT ord, nextval('aftercommit.tokens') AS token FROM (SELECT DISTINCT ord FROM picked) AS ords
 ), held AS (
   INSERT INTO aftercommit.claims (token, worker, claimed_at, lease_until, ids)
   SELECT t.token, $9, m.now_at, m.now_at + w.lease_us * interval '1 microsecond', p.ids

@@ -72,10 +72,10 @@ WHERE c.lease_until <= (SELECT clock_timestamp()) AND NOT EXISTS (
   SELECT FROM unnest(c.ids) AS held (id) JOIN aftercommit.queue AS q ON q.id = held.id AND q.token = c.token AND q.claimed)";
 
 /// What others are folding at this moment is left to them.
-const FOLD_COUNTERS: &str = "WITH some AS MATERIALIZED (
+const FOLD_COUNTERS: &str = "WITH few AS MATERIALIZED (
   SELECT ctid AS tid FROM aftercommit.counters LIMIT 10000 FOR UPDATE SKIP LOCKED
 ), taken AS (
-  DELETE FROM aftercommit.counters AS c WHERE c.ctid = ANY (ARRAY(SELECT tid FROM some))
+  DELETE FROM aftercommit.counters AS c WHERE c.ctid = ANY (ARRAY(SELECT tid FROM few))
   RETURNING c.downstream, c.state, c.n
 )
 INSERT INTO aftercommit.counters (downstream, state, n)
