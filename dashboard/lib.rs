@@ -1,1 +1,74 @@
-//! dash
+//! The dashboard: an axum [`Router`] that mounts anywhere. For now one page that lists effects, and `/healthz`.
+//!
+//! It reads; it changes nothing.
+
+mod page;
+
+use std::sync::Arc;
+
+use aftercommit::{
+    effect::EffectId,
+    state::State as EffectState,
+    store::{Database, Filter},
+};
+use axum::{
+    Router,
+    extract::{Query, State},
+    http::{StatusCode, header},
+    response::{Html, IntoResponse, Response},
+    routing::get,
+};
+
+/// Effects on a page.
+const PAGE: u32 = 50;
+
+/// The pages, and `/healthz`.
+pub fn router(database: Arc<dyn Database>) -> Router {
+    Router::new().route("/", get(effects)).route("/healthz", get(healthz)).with_state(database)
+}
+
+/// What the page is asked for. Words that name nothing are ignored: a page that was bookmarked still opens.
+#[derive(Debug, Default, serde::Deserialize)]
+struct Asked {
+    state: Option<String>,
+    downstream: Option<String>,
+    before: Option<i64>,
+}
+
+async fn effects(State(database): State<Arc<dyn Database>>, Query(asked): Query<Asked>) -> Response {
+    let filter = Filter {
+        state: asked.state.as_deref().and_then(|word| word.parse::<EffectState>().ok()),
+        downstream: asked.downstream.filter(|name| !name.is_empty()),
+        key: None,
+        before: asked.before.map(EffectId::new),
+        limit: PAGE,
+    };
+    let read = async {
+        let counts = database.counts().await?;
+        let effects = database.effects(&filter).await?;
+        Ok::<_, aftercommit::error::StoreError>(page::effects(&counts, &effects, &filter))
+    };
+    match read.await {
+        Ok(html) => (SAFE, Html(html)).into_response(),
+        Err(problem) => {
+            (StatusCode::SERVICE_UNAVAILABLE, SAFE, Html(page::unavailable(&problem.to_string())))
+                .into_response()
+        }
+    }
+}
+
+/// Nothing is loaded from anywhere, nothing runs, nobody frames it.
+const SAFE: [(header::HeaderName, &str); 4] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    ),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (header::CACHE_CONTROL, "no-store"),
+];
+
+/// The process is alive; no dependency is asked.
+async fn healthz() -> &'static str {
+    "ok\n"
+}

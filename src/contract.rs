@@ -205,10 +205,12 @@ impl Contract {
     /// Why this contract makes no sense together with `timeout`; `None` when it does.
     pub fn refuses(&self, timeout: Duration) -> Option<String> {
         match (self.dedupe, self.window) {
-            (Dedupe::Key, Some(Window::For(window))) if window <= timeout + self.margin => Some(format!(
-                "window ({window:?}) must be longer than timeout ({timeout:?}) + margin ({:?}), or no retry is ever safe",
-                self.margin
-            )),
+            (Dedupe::Key, Some(Window::For(window))) if window <= timeout.saturating_add(self.margin) => {
+                Some(format!(
+                    "window ({window:?}) must be longer than timeout ({timeout:?}) + margin ({:?}), or no retry is ever safe",
+                    self.margin
+                ))
+            }
             (Dedupe::Lookup | Dedupe::None, Some(_)) => {
                 Some("window is a promise about the key: it goes with dedupe = \"key\" only".to_owned())
             }
@@ -217,3 +219,6 @@ impl Contract {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::{
     clock::Timestamp,
-    contract::{Contract, Dedupe, OnUnknown, Window},
+    contract::{Contract, Dedupe, OnUnknown, Stores, Window},
     effect::EffectId,
     outcome::{About, Finding, Outcome},
     schedule::Policy,
@@ -129,18 +129,22 @@ impl Case<'_> {
         match about {
             About::FirstRequest => true,
             About::ThisAttempt => false,
+            // Only where every answer is stored: a downstream that stores successes alone would refuse a second time
+            // although the first request had been applied and forgotten, or was still being worked on.
             About::StoredKind => {
-                self.history.safe_until(self.contract).is_some_and(|safe_until| self.now <= safe_until)
+                self.contract.stores == Stores::Any
+                    && self.history.safe_until(self.contract).is_some_and(|safe_until| self.now <= safe_until)
             }
         }
     }
 
     fn certain_not_applied(&self) -> Decision {
-        if self.history.cancel_requested {
-            return Decision::Cancel;
-        }
         if self.budget_used_up() {
             return Decision::Fail(self.because("the retry budget is used up; it was never applied"));
+        }
+        // Where the table says *fail* it fails, asked to cancel or not: only a retry is called off.
+        if self.history.cancel_requested {
+            return Decision::Cancel;
         }
         // A certain effect has no window to keep; the sweep expires it should the next try come too late to begin.
         Decision::RetryAt(self.next_try())
@@ -197,8 +201,14 @@ impl Case<'_> {
     }
 
     fn budget_used_up(&self) -> bool {
-        self.history.attempts >= self.policy.max_attempts
-            || self.now >= self.history.started_at.plus(self.policy.max_age)
+        // The claim counted this attempt before anybody knew how far it would get; one that never left the process or the
+        // connection phase is given back by its settle, so it must not use up the budget here either.
+        let counted = if self.outcome.phase.may_have_reached() {
+            self.history.attempts
+        } else {
+            self.history.attempts.saturating_sub(1)
+        };
+        counted >= self.policy.max_attempts || self.now >= self.history.started_at.plus(self.policy.max_age)
     }
 
     fn next_try(&self) -> Timestamp {
@@ -278,3 +288,8 @@ pub fn uncertain_after(history: &History, outcome: &Outcome, decision: &Decision
     };
     by_outcome || matches!(decision, Decision::Park(_) | Decision::ProbeAt(..))
 }
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

@@ -31,4 +31,45 @@ mod tests {
         assert_eq!(key.as_str().len(), 36);
         assert_eq!(&key.as_str()[14..15], "8");
     }
+
+    #[derive(serde::Deserialize)]
+    struct Shared {
+        vectors: Vec<Vector>,
+    }
+
+    #[derive(serde::Deserialize)]
+    struct Vector {
+        case: String,
+        scope: Part,
+        request_key: Part,
+        name: Part,
+        key: String,
+    }
+
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Part {
+        Text(String),
+        Long { repeat: (String, usize) },
+    }
+
+    impl Part {
+        fn text(&self) -> String {
+            match self {
+                Self::Text(text) => text.clone(),
+                Self::Long { repeat: (text, times) } => text.repeat(*times),
+            }
+        }
+    }
+
+    /// The same file is held against the function of every database.
+    #[test]
+    fn keys_are_those_of_the_shared_vectors() {
+        let shared: Shared = serde_json::from_str(include_str!("../tests/vectors/derive_key.json")).unwrap();
+        assert!(shared.vectors.len() >= 12);
+        for vector in shared.vectors {
+            let key = derive(&vector.scope.text(), &vector.request_key.text(), &vector.name.text());
+            assert_eq!(key.as_str(), vector.key, "{}", vector.case);
+        }
+    }
 }

@@ -179,11 +179,13 @@ impl Outcome {
 
 /// `text` as it may be stored on every database: U+0000 replaced, cut to at most `limit` bytes at a character boundary.
 pub fn stored_text(text: &str, limit: usize) -> String {
+    // Replaced before it is cut: the replacement is longer than what it replaces.
+    let text = text.replace('\0', "\u{fffd}");
     let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    text[..end].replace('\0', "\u{fffd}")
+    text[..end].to_owned()
 }
 
 #[cfg(test)]
@@ -198,5 +200,33 @@ mod tests {
             assert!(outcome.stored_reason().len() <= REASON_MAX);
         }
         assert_eq!(stored_text("a\0b", 10), "a\u{fffd}b");
+        assert_eq!(stored_text(&"\0".repeat(10), 10), "\u{fffd}".repeat(3));
+        assert_eq!(stored_text("any", 0), "");
+    }
+
+    #[test]
+    fn each_finding_is_one_of_four_words_in_the_log() {
+        let word = |finding| Outcome::new(finding, Phase::Done, "").verdict().as_str();
+        assert_eq!([Finding::Applied, Finding::AlreadyDone].map(word), ["applied"; 2]);
+        let refusals = [
+            Finding::Rejected(About::ThisAttempt),
+            Finding::Rejected(About::StoredKind),
+            Finding::Rejected(About::FirstRequest),
+            Finding::KeyReused,
+        ];
+        assert_eq!(refusals.map(word), ["rejected"; 4]);
+        assert_eq!(word(Finding::NotApplied), "not_applied");
+        let unknown = [Finding::StoredError, Finding::Unknown, Finding::InProgress, Finding::LeaseEnded];
+        assert_eq!(unknown.map(word), ["unknown"; 4]);
+    }
+
+    #[test]
+    fn only_what_never_left_certainly_did_not_reach_the_downstream() {
+        for phase in [Phase::Render, Phase::Connect] {
+            assert!(!phase.may_have_reached(), "{phase:?}");
+        }
+        for phase in [Phase::Send, Phase::Answer, Phase::Done, Phase::Lease] {
+            assert!(phase.may_have_reached(), "{phase:?}");
+        }
     }
 }

@@ -44,18 +44,20 @@ impl Policy {
     /// The ceiling of the delay after try number `tries` (from 1): it grows up to [`Self::max`] and never overflows.
     pub fn ceiling(&self, tries: u32) -> Duration {
         let exponent = i32::try_from(tries.saturating_sub(1)).unwrap_or(i32::MAX);
-        let seconds = self.initial.as_secs_f64() * self.factor.max(1.0).powi(exponent);
+        // Not from zero: nothing grows from there, and zero times an overflowed power is no number.
+        let initial = self.initial.max(DELAY_MIN);
+        let seconds = initial.as_secs_f64() * self.factor.max(1.0).powi(exponent);
         let max = self.max.max(DELAY_MIN);
         // Compared as floats before the conversion: `Duration::from_secs_f64` panics on what it cannot hold.
         if seconds.is_finite() && seconds < max.as_secs_f64() {
-            Duration::from_secs_f64(seconds).max(DELAY_MIN)
+            Duration::from_secs_f64(seconds).clamp(DELAY_MIN, max)
         } else {
             max
         }
     }
 
     /// The delay after try number `tries` of effect `id`: full jitter below the ceiling, at least a tenth of
-    /// [`Self::initial`]; `retry_after` lengthens it, up to [`Self::max_pause`].
+    /// [`Self::initial`] (and never zero); `retry_after` lengthens it, up to [`Self::max_pause`].
     pub fn delay(&self, id: EffectId, tries: u32, retry_after: Option<Duration>) -> Duration {
         let ceiling = self.ceiling(tries);
         let floor = (self.initial.min(ceiling) / 10).max(DELAY_MIN);
@@ -74,3 +76,6 @@ fn unit(id: EffectId, attempt: u32) -> f64 {
     let bits = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);
     f64::from(bits) / (f64::from(u32::MAX) + 1.0)
 }
+
+#[cfg(test)]
+mod tests;

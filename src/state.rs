@@ -91,11 +91,12 @@ pub enum Cause {
     Settle,
     /// A sweep over effects that nobody holds.
     Sweep,
-    /// A person's audited verb (or, from pending states, also a sweep: expiry).
+    /// A person's audited verb.
     Person,
 }
 
-/// Every legal transition. What is not here is refused by the code and never written by it.
+/// Every legal transition, with its usual cause. A person may make some of the others too: resolving is what a probe would
+/// have said, and cancelling an uncertain effect parks it as a sweep would. What is not here is never written.
 pub const TRANSITIONS: &[(State, State, Cause)] = &[
     (State::Waiting, State::Scheduled, Cause::Release),
     (State::Waiting, State::Ready, Cause::Release),
@@ -108,7 +109,6 @@ pub const TRANSITIONS: &[(State, State, Cause)] = &[
     (State::InFlight, State::InDoubt, Cause::Settle),
     (State::InFlight, State::Retrying, Cause::Settle),
     (State::InFlight, State::Ready, Cause::Settle),
-    (State::InFlight, State::Scheduled, Cause::Settle),
     (State::InFlight, State::Cancelled, Cause::Settle),
     (State::InFlight, State::Expired, Cause::Settle),
     (State::Ready, State::InDoubt, Cause::Sweep),
@@ -155,3 +155,6 @@ impl FromStr for State {
             .ok_or_else(|| UnknownState(word.to_owned()))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,12 +1,7 @@
 //! A person's verbs: what each takes, what it does, and why it is refused. Pure; the store applies the change in the
 //! transaction that judged it, with its audit row.
 
-use crate::{
-    clock::Timestamp,
-    contract::Contract,
-    decision::{Decision, History, park},
-    state::State,
-};
+use crate::{clock::Timestamp, contract::Contract, decision::History, state::State};
 
 /// What a person may do to an effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,11 +33,12 @@ impl Verb {
         }
     }
 
-    /// Whether a reason must be given: where the outcome or the key changes, or the outside world may be touched twice.
+    /// Whether a reason must be given: where a person changes the outcome. A resend changes none; what it risks is asked
+    /// for by a typed confirmation.
     pub const fn needs_reason(&self) -> bool {
         match self {
-            Self::Resend | Self::ResolveApplied { .. } | Self::ResolveNotApplied => true,
-            Self::Retry | Self::Cancel => false,
+            Self::ResolveApplied { .. } | Self::ResolveNotApplied => true,
+            Self::Retry | Self::Resend | Self::Cancel => false,
         }
     }
 }
@@ -91,7 +87,7 @@ pub struct Subject {
 pub struct Pinned {
     /// As it was sent.
     pub sent: Vec<u8>,
-    /// As the registered configuration would render it today.
+    /// As the registered configuration would render it today; `None` when it no longer has the operation.
     pub today: Option<Vec<u8>>,
 }
 
@@ -147,6 +143,12 @@ pub enum Refusal {
         "the request would differ from the one that was sent (its downstream's configuration changed): restore the configuration, resolve the effect, or reissue it"
     )]
     RequestChanged,
+    /// `expires_at` has passed: nothing may begin any more, not even a resend.
+    #[error("it was not to be begun after {at}, so it cannot be sent again: resolve it")]
+    Expired {
+        /// When it expired.
+        at: Timestamp,
+    },
     /// A new effect took its place.
     #[error("a new effect superseded this one")]
     Superseded,
@@ -186,7 +188,7 @@ pub fn judge(
     match verb {
         Verb::Retry => retry(subject),
         Verb::Resend => resend(subject, now),
-        Verb::Cancel => cancel(subject, now),
+        Verb::Cancel => cancel(subject),
         Verb::ResolveApplied { .. } => {
             in_doubt_and_quiet(verb, subject, now).map(|()| Change::End(State::Succeeded))
         }
@@ -237,23 +239,23 @@ fn resend(subject: &Subject, now: Timestamp) -> Result<Change, Refusal> {
     if subject.superseded {
         return Err(Refusal::Superseded);
     }
+    let expires_at = subject.history.as_ref().and_then(|history| history.expires_at);
+    if let Some(at) = expires_at.filter(|at| now >= *at) {
+        return Err(Refusal::Expired { at });
+    }
     match &subject.pinned {
-        Some(Pinned { sent, today: Some(today) }) if sent != today => Err(Refusal::RequestChanged),
-        _ => Ok(Change::OneResend),
+        // An operation that is gone would not be rendered as it was either.
+        Some(Pinned { sent, today }) if today.as_ref() != Some(sent) => Err(Refusal::RequestChanged),
+        Some(_) | None => Ok(Change::OneResend),
     }
 }
 
-fn cancel(subject: &Subject, now: Timestamp) -> Result<Change, Refusal> {
+fn cancel(subject: &Subject) -> Result<Change, Refusal> {
     let uncertain = subject.history.as_ref().is_some_and(|history| history.uncertain);
     match subject.state {
         State::InFlight => Ok(Change::RequestCancel),
         State::Waiting | State::Scheduled | State::Ready | State::Retrying if uncertain => {
-            let why = "cancelled while its outcome was unknown";
-            let parked = subject.contract.as_ref().map(|contract| park(contract, now, why));
-            match parked {
-                Some(Decision::ProbeAt(_, why) | Decision::Park(why)) => Ok(Change::Park(why)),
-                _ => Ok(Change::Park(why.to_owned())),
-            }
+            Ok(Change::Park("cancelled while its outcome was unknown".to_owned()))
         }
         State::Waiting | State::Scheduled | State::Ready | State::Retrying => {
             Ok(Change::End(State::Cancelled))
@@ -283,3 +285,6 @@ fn in_doubt_and_quiet(verb: &Verb, subject: &Subject, now: Timestamp) -> Result<
 fn wrong(verb: &'static str, takes: &'static str, subject: &Subject, hint: &'static str) -> Refusal {
     Refusal::State { verb, takes, state: subject.state, hint }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

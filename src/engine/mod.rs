@@ -1,40 +1,39 @@
 //! The worker's engine: claim, attempt, decide, settle, sweep.
+//!
+//! [`intake`] claims (committed before the call), [`attempt`] carries one claim out, [`settle`] writes what was decided in
+//! batches, [`renew`] keeps leases alive from a thread of its own, [`sweep`] judges leases that ended. The loops live here
+//! once; what differs per database lives in `store`, what differs per downstream behind
+//! [`crate::downstream::Downstream`]. Only [`crate::decision`] decides.
 
-use std::{sync::Arc, time::Duration};
+mod attempt;
+mod config;
+mod intake;
+mod lease;
+mod renew;
+mod settle;
+mod sweep;
 
-use tokio_util::sync::CancellationToken;
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use crate::{clock::Clock, downstream::Served, error::StoreError, store::Store};
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio_util::task::TaskTracker;
 
-/// A lease must outlast the timeout by at least this, or every timed-out attempt loses the race against the sweep.
-pub const LEASE_MARGIN: Duration = Duration::from_secs(2);
+pub use config::{Config, LEASE_MARGIN, SETTLE_BATCH_MAX, SETTLE_LINGER, SWEEP_INTERVAL, Stop};
 
-/// How a worker runs.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Its name: unique per process start (host, process id, epoch).
-    pub worker: Arc<str>,
-    /// Its version.
-    pub version: &'static str,
-    /// How long it sleeps when nothing is due and no hint came.
-    pub poll: Duration,
-    /// Attempts at one time over all downstreams.
-    pub concurrency: u32,
-    /// How long calls that are open may go on once it was asked to stop.
-    pub shutdown_grace: Duration,
-    /// How often it looks for leases that ended and effects that are overdue.
-    pub sweep_interval: Duration,
-}
-
-/// How a worker is stopped. Cancel `drain` first: nothing more is claimed, open calls go on until `shutdown_grace`. Cancel
-/// `abort` to stop at once: open calls are left to the sweep.
-#[derive(Clone, Debug, Default)]
-pub struct Stop {
-    /// No more claims.
-    pub drain: CancellationToken,
-    /// Nothing more at all.
-    pub abort: CancellationToken,
-}
+use self::{intake::Intake, lease::Leases, renew::Renewals, settle::Settling};
+use crate::{
+    clock::{Boot, Clock},
+    downstream::Served,
+    error::StoreError,
+    store::{RegisteredDownstream, RegisteredTerms, Registration, Store},
+};
 
 /// What a worker did since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -47,15 +46,76 @@ pub struct Report {
     pub settled: u64,
     /// Settles refused because the lease was lost.
     pub fenced: u64,
-    /// Leases of others, or of former selves, that ended and were swept.
+    /// Leases that ended, and overdue effects, that were swept.
     pub swept: u64,
     /// Downstream code that panicked; each is recorded as an attempt with an unknown outcome.
     pub panics: u64,
+    /// *Applied* answers that contradict what a person resolved, or that came for a superseded effect.
+    pub possible_duplicates: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    claimed: AtomicU64,
+    attempted: AtomicU64,
+    settled: AtomicU64,
+    fenced: AtomicU64,
+    swept: AtomicU64,
+    panics: AtomicU64,
+    possible_duplicates: AtomicU64,
+}
+
+impl Counters {
+    fn report(&self) -> Report {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Report {
+            claimed: read(&self.claimed),
+            attempted: read(&self.attempted),
+            settled: read(&self.settled),
+            fenced: read(&self.fenced),
+            swept: read(&self.swept),
+            panics: read(&self.panics),
+            possible_duplicates: read(&self.possible_duplicates),
+        }
+    }
+
+    fn add(counter: &AtomicU64, n: usize) {
+        counter.fetch_add(u64::try_from(n).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+/// A served downstream and its free slots. Only the intake takes slots; attempts give them back.
+struct Serving {
+    served: Served,
+    slots: Arc<Semaphore>,
+}
+
+/// An operation (`None`: the default one) and the number of its registered terms.
+type OperationTerms = (Option<String>, i64);
+
+/// What every part of a running worker shares.
+struct Shared {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    config: Config,
+    served: BTreeMap<Arc<str>, Serving>,
+    /// Attempts over all downstreams.
+    slots: Arc<Semaphore>,
+    /// Told whenever a slot was given back.
+    slot_freed: Notify,
+    leases: Leases,
+    counters: Counters,
+    /// The earliest retry that this worker scheduled, in the database's microseconds: the intake looks again then.
+    next_due: AtomicI64,
+    /// The numbers of the registered terms; written at every (re)connect.
+    terms: Mutex<HashMap<Arc<str>, Vec<OperationTerms>>>,
+    /// No sweep before this: others' leases could not be renewed while the database was away.
+    sweep_from: Mutex<Boot>,
 }
 
 /// A worker.
 pub struct Engine {
-    _store: Arc<dyn Store>,
+    shared: Arc<Shared>,
 }
 
 impl Engine {
@@ -66,11 +126,38 @@ impl Engine {
     /// A sentence that names the setting and its limit when `config` and `served` do not fit together.
     pub fn new(
         store: Arc<dyn Store>,
-        _served: Vec<Served>,
-        _config: Config,
-        _clock: Arc<dyn Clock>,
+        served: Vec<Served>,
+        config: Config,
+        clock: Arc<dyn Clock>,
     ) -> Result<Self, String> {
-        Ok(Self { _store: store })
+        config.validate(&served)?;
+        let sweep_from = Mutex::new(clock.boot());
+        let served = served
+            .into_iter()
+            .map(|served| {
+                let slots = Arc::new(Semaphore::new(served.concurrency as usize));
+                (served.name.clone(), Serving { served, slots })
+            })
+            .collect();
+        let shared = Shared {
+            store,
+            clock,
+            served,
+            slots: Arc::new(Semaphore::new(config.concurrency as usize)),
+            slot_freed: Notify::new(),
+            leases: Leases::default(),
+            counters: Counters::default(),
+            next_due: AtomicI64::new(i64::MAX),
+            terms: Mutex::default(),
+            sweep_from,
+            config,
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// What it did so far.
+    pub fn report(&self) -> Report {
+        self.shared.counters.report()
     }
 
     /// Works until told to stop. A database outage, however long, is waited out.
@@ -79,25 +166,210 @@ impl Engine {
     ///
     /// [`StoreError`] only for what waiting cannot mend, such as a schema that is too new.
     pub async fn run(&self, stop: Stop) -> Result<Report, StoreError> {
-        stop.drain.cancelled().await;
-        Ok(Report::default())
+        let session = Session::start(&self.shared, &stop).await?;
+        let sweeping = session.tracker.spawn(sweep::run(self.shared.clone(), stop.clone()));
+        let worked = session.intake(&stop).run().await;
+        stop.drain.cancel();
+        session.finish(&stop, self.shared.config.shutdown_grace).await;
+        log_panic("sweep", sweeping.await);
+        worked.map(|()| self.report())
     }
 
-    /// One claim round: claims what is due (up to the free slots), attempts and settles it, sweeps once.
+    /// One claim round: sweeps once, claims what is due (up to the free slots), attempts and settles it.
     ///
     /// # Errors
     ///
     /// [`StoreError`] when the database fails.
     pub async fn run_once(&self) -> Result<Report, StoreError> {
-        Ok(Report::default())
+        let stop = Stop::default();
+        let session = Session::start(&self.shared, &stop).await?;
+        let swept = sweep::once(&self.shared).await;
+        let claimed = session.intake(&stop).round().await;
+        session.finish(&stop, Duration::MAX).await;
+        swept.and(claimed).map(|_| self.report())
     }
 
-    /// Rounds until nothing is due or in flight, and no retry is scheduled before the next poll.
+    /// Works until nothing is due, in flight or about to be retried.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the database fails.
-    pub async fn run_until_idle(&self, _stop: Stop) -> Result<Report, StoreError> {
-        Ok(Report::default())
+    /// [`StoreError`] only for what waiting cannot mend.
+    pub async fn run_until_idle(&self, stop: Stop) -> Result<Report, StoreError> {
+        let names: Vec<Arc<str>> = self.shared.served.keys().cloned().collect();
+        let watch = async {
+            loop {
+                tokio::time::sleep(self.shared.config.poll.min(Duration::from_millis(200))).await;
+                if self.shared.store.is_idle(&names).await.unwrap_or(false) {
+                    stop.drain.cancel();
+                    return;
+                }
+            }
+        };
+        let run = self.run(stop.clone());
+        tokio::pin!(run);
+        tokio::select! {
+            report = &mut run => report,
+            () = watch => run.await,
+        }
+    }
+}
+
+/// The tasks of one run: attempts, the settler, the renewal thread.
+struct Session {
+    shared: Arc<Shared>,
+    /// Attempts and maintenance: waited for before the settler is told that nothing more comes.
+    tracker: TaskTracker,
+    outcomes: mpsc::Sender<Settling>,
+    settler: tokio::task::JoinHandle<()>,
+    renewals: Renewals,
+}
+
+impl Session {
+    async fn start(shared: &Arc<Shared>, stop: &Stop) -> Result<Self, StoreError> {
+        shared.register(stop).await?;
+        let tracker = TaskTracker::new();
+        let (outcomes, inbox) = mpsc::channel(shared.config.concurrency as usize + SETTLE_BATCH_MAX);
+        let settler = TaskTracker::new().spawn(settle::run(shared.clone(), inbox, stop.abort.clone()));
+        let renewals = Renewals::start(shared.clone())
+            .map_err(|error| StoreError::Unsupported(format!("no thread for lease renewals: {error}")))?;
+        Ok(Self { shared: shared.clone(), tracker, outcomes, settler, renewals })
+    }
+
+    fn intake(&self, stop: &Stop) -> Intake {
+        Intake::new(self.shared.clone(), self.tracker.clone(), self.outcomes.clone(), stop.clone())
+    }
+
+    /// Waits for open calls, at most `grace`; then leaves them to the sweep, writes what is known, and signs off.
+    async fn finish(self, stop: &Stop, grace: Duration) {
+        self.tracker.close();
+        tokio::select! {
+            () = self.tracker.wait() => {}
+            () = stop.abort.cancelled() => {}
+            () = sleep_at_most(grace) => stop.abort.cancel(),
+        }
+        self.tracker.wait().await;
+        drop(self.outcomes);
+        log_panic("settle", self.settler.await);
+        self.renewals.stop().await;
+        if let Err(error) = self.shared.store.leave(&self.shared.config.worker).await {
+            tracing::debug!(%error, "could not sign off; the worker's row ends by itself");
+        }
+    }
+}
+
+impl Shared {
+    /// Makes this worker and its downstreams known; waits out an outage.
+    async fn register(&self, stop: &Stop) -> Result<(), StoreError> {
+        let registration = Registration {
+            worker: Some(self.config.worker.clone()),
+            version: self.config.version,
+            downstreams: self.served.values().map(|serving| registered(&serving.served)).collect(),
+        };
+        let mut outages = Outages::default();
+        loop {
+            match self.store.register(&registration).await {
+                Ok(ids) => {
+                    outages.over();
+                    self.enter_terms(ids);
+                    let lease =
+                        self.served.values().map(|serving| serving.served.lease).max().unwrap_or_default();
+                    *self.sweep_from.lock().expect("no holder of this lock panics") =
+                        self.clock.boot().plus(lease);
+                    return Ok(());
+                }
+                Err(error) if !error.is_outage() => return Err(error),
+                Err(error) if stop.drain.is_cancelled() => return Err(error),
+                Err(error) => {
+                    outages.report("registering the worker", &error);
+                    tokio::select! {
+                        () = outages.wait() => {}
+                        () = stop.drain.cancelled() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn enter_terms(&self, ids: crate::store::TermsIds) {
+        let mut terms = self.terms.lock().expect("no holder of this lock panics");
+        terms.clear();
+        for (downstream, operation, id) in ids {
+            terms.entry(downstream).or_default().push((operation, id));
+        }
+    }
+
+    /// A retry is due at this time: look again then.
+    fn look_again_at(&self, due: crate::clock::Timestamp) {
+        self.next_due.fetch_min(due.micros(), Ordering::Relaxed);
+    }
+}
+
+/// A downstream as the database is told of it.
+pub fn registered(served: &Served) -> RegisteredDownstream {
+    let terms = |operation: Option<String>, terms: &crate::downstream::Terms| {
+        let registered = RegisteredTerms {
+            contract: terms.contract.clone(),
+            policy: terms.policy.clone(),
+            timeout: terms.timeout,
+        };
+        (operation, registered, terms.request_sha256)
+    };
+    RegisteredDownstream {
+        name: served.name.clone(),
+        kind: served.kind,
+        key_prefix: served.key_prefix.clone(),
+        key: served.terms.contract.key,
+        operations: std::iter::once(terms(None, &served.terms))
+            .chain(served.operations.iter().map(|(name, of)| terms(Some(name.clone()), of)))
+            .collect(),
+    }
+}
+
+/// A database that does not answer: waited for with growing pauses, spoken of once every ten seconds.
+#[derive(Debug, Default)]
+struct Outages {
+    tries: u32,
+    spoken: Option<tokio::time::Instant>,
+}
+
+/// Between two log lines about the same outage.
+const OUTAGE_LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// The longest pause between two tries: a database that is back must be noticed within two seconds.
+const OUTAGE_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+impl Outages {
+    fn report(&mut self, doing: &str, error: &StoreError) {
+        self.tries += 1;
+        let now = tokio::time::Instant::now();
+        if self.spoken.is_none_or(|spoken| now.duration_since(spoken) >= OUTAGE_LOG_INTERVAL) {
+            self.spoken = Some(now);
+            let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+            tracing::warn!(%error, cause, tries = self.tries, "{doing} failed; trying again until it works");
+        }
+    }
+
+    fn over(&mut self) {
+        if self.spoken.take().is_some() {
+            tracing::info!(tries = self.tries, "the database answers again");
+        }
+        self.tries = 0;
+    }
+
+    async fn wait(&self) {
+        let pause = Duration::from_millis(50).saturating_mul(1 << self.tries.min(6)).min(OUTAGE_PAUSE_MAX);
+        tokio::time::sleep(pause).await;
+    }
+}
+
+async fn sleep_at_most(length: Duration) {
+    if length == Duration::MAX {
+        std::future::pending::<()>().await;
+    }
+    tokio::time::sleep(length).await;
+}
+
+fn log_panic(part: &str, joined: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = joined {
+        tracing::error!(%error, "the {part} task ended badly");
     }
 }

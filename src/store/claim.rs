@@ -128,7 +128,7 @@ pub struct Settlement {
     /// The earliest time at which its last request cannot be travelling any more. Never moves back.
     pub quiet_at: Option<Timestamp>,
     /// When the sweep must look at it if nobody claims it before: `safe_until` of an uncertain effect, `expires_at` of a
-    /// certain one.
+    /// certain one. A give-back leaves it as it is.
     pub sweep_at: Option<Timestamp>,
     /// What the downstream said: stored with the outcome.
     pub response: Option<Response>,

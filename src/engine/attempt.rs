@@ -1,0 +1,224 @@
+//! One attempt: check, deliver, decide. It writes nothing; what it found goes to the settler.
+
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::FutureExt;
+
+use super::{
+    Counters, Shared, Stop,
+    lease::{Base, Held},
+    settle::{Settling, Written},
+};
+use crate::{
+    clock::{Boot, Clock, Timestamp},
+    decision::{self, Decision},
+    downstream::{Attempt, Closed, Gate, Served, Terms},
+    outcome::{About, Finding, Outcome, Phase},
+    store::Claim,
+};
+
+/// A downstream stops by itself at its deadline; one that does not is stopped this much later.
+const DEADLINE_GRACE: Duration = Duration::from_millis(500);
+
+/// A claim with its lease, and the database's time at the claim.
+pub(super) struct Holding {
+    pub(super) claim: Claim,
+    pub(super) held: Arc<Held>,
+    pub(super) base: Base,
+}
+
+/// What came of the call.
+enum Called {
+    /// The downstream (or its absence) said something.
+    Outcome(Outcome),
+    /// Nothing left this process, and nothing may any more: the claim is given back.
+    NotBegun(Closed),
+    /// Stopped or out of lease with the call open: the sweep will judge it.
+    Abandoned,
+}
+
+/// Carries one claim out. `None`: it was left to the sweep.
+pub(super) async fn run(shared: &Shared, holding: Holding, stop: &Stop) -> Option<Settling> {
+    let serving = &shared.served[&holding.claim.effect.downstream].served;
+    let Some(terms) = serving.terms_of(holding.claim.effect.operation.as_deref()) else {
+        let outcome = unknown_operation(&holding.claim);
+        return Some(decided(shared, holding, serving.terms.clone(), outcome, None));
+    };
+    let now = holding.base.now(&*shared.clock);
+    if let Some(decision) = must_not_send(&holding.claim, terms, now) {
+        return Some(Settling::unstarted(holding, Written::Decided(decision)));
+    }
+    let started = now;
+    match call(shared, serving, terms, &holding, stop).await {
+        Called::Outcome(outcome) => Some(decided(shared, holding, terms.clone(), outcome, Some(started))),
+        Called::NotBegun(Closed::Stopping) => Some(Settling::unstarted(holding, Written::GiveBack)),
+        Called::NotBegun(Closed::TooLate) => Some(too_late(shared, holding, terms)),
+        Called::Abandoned => {
+            tracing::warn!(effect = %holding.claim.effect.id, downstream = %holding.claim.effect.downstream,
+                "the call was open when the lease ended or the worker was stopped; the sweep will judge it");
+            holding.held.abandon();
+            None
+        }
+    }
+}
+
+/// Asked with the claim in hand: what the claim statement cannot know.
+fn must_not_send(claim: &Claim, terms: &Terms, now: Timestamp) -> Option<Decision> {
+    let differs = claim.pinned.is_some_and(|pinned| pinned != terms.request_sha256);
+    if claim.history.uncertain && differs {
+        // Sent once, possibly applied, and what would be sent now is another request: a person must look.
+        return Some(decision::park(
+            &terms.contract,
+            now,
+            "the request would differ from the one that was sent: the downstream's configuration changed",
+        ));
+    }
+    decision::before_sending(&terms.contract, terms.timeout, &claim.history, now)
+}
+
+/// The gate closed between the check and the first byte.
+fn too_late(shared: &Shared, holding: Holding, terms: &Terms) -> Settling {
+    let now = holding.base.now(&*shared.clock);
+    let written = must_not_send(&holding.claim, terms, now).map_or(Written::GiveBack, Written::Decided);
+    Settling::unstarted(holding, written)
+}
+
+fn unknown_operation(claim: &Claim) -> Outcome {
+    let operation = claim.effect.operation.as_deref().unwrap_or("");
+    let reason = format!(
+        "downstream {} has no operation {operation:?} in this worker's configuration",
+        claim.effect.downstream
+    );
+    Outcome::new(Finding::NotApplied, Phase::Render, reason)
+}
+
+async fn call(shared: &Shared, serving: &Served, terms: &Terms, holding: &Holding, stop: &Stop) -> Called {
+    let key = format!("{}{}", serving.key_prefix, holding.claim.effect.key);
+    if let Some(why) = terms.contract.key.refuses(&key) {
+        return Called::Outcome(Outcome::new(Finding::Rejected(About::ThisAttempt), Phase::Render, why));
+    }
+    let gate = Arc::new(Door::new(shared, terms, holding, stop));
+    let attempt = Attempt {
+        effect: holding.claim.effect.clone(),
+        key,
+        number: holding.claim.number,
+        timeout: terms.timeout,
+        gate: gate.clone(),
+    };
+    if let Err(closed) = gate.may_begin() {
+        return Called::NotBegun(closed);
+    }
+    Counters::add(&shared.counters.attempted, 1);
+    let delivery = AssertUnwindSafe(serving.downstream.deliver(&attempt)).catch_unwind();
+    let delivered = tokio::select! {
+        delivered = tokio::time::timeout(terms.timeout + DEADLINE_GRACE, delivery) => delivered,
+        () = holding.held.over(&*shared.clock) => return Called::Abandoned,
+        () = stop.abort.cancelled() => return Called::Abandoned,
+    };
+    match delivered {
+        Ok(Ok(outcome)) => gate.refused(&outcome).map_or(Called::Outcome(outcome), Called::NotBegun),
+        Ok(Err(panic)) => {
+            Counters::add(&shared.counters.panics, 1);
+            let reason = format!("the downstream's code panicked: {}", panic_text(&*panic));
+            tracing::error!(effect = %holding.claim.effect.id, reason);
+            Called::Outcome(Outcome::new(Finding::Unknown, Phase::Send, reason))
+        }
+        Err(_) => {
+            let reason = format!("no outcome within {:?}", terms.timeout);
+            Called::Outcome(Outcome::new(Finding::Unknown, Phase::Send, reason))
+        }
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}
+
+fn decided(
+    shared: &Shared,
+    holding: Holding,
+    terms: Terms,
+    outcome: Outcome,
+    started: Option<Timestamp>,
+) -> Settling {
+    let now = holding.base.now(&*shared.clock);
+    let started_at = started.unwrap_or(now);
+    let decision = decision::decide(
+        &terms.policy,
+        &terms.contract,
+        terms.timeout,
+        &holding.claim.history,
+        &outcome,
+        now,
+    );
+    Settling::attempted(holding, terms, outcome, (started_at, now), decision)
+}
+
+/// What is asked right before the first byte.
+struct Door {
+    clock: Arc<dyn Clock>,
+    held: Arc<Held>,
+    drain: tokio_util::sync::CancellationToken,
+    /// The call must have begun by then: expiry, and the safe window less the timeout.
+    begin_by: Option<Boot>,
+    timeout: Duration,
+    /// It refused: whatever the downstream makes of that, nothing was sent.
+    shut: AtomicBool,
+    stopping: AtomicBool,
+}
+
+impl Door {
+    fn new(shared: &Shared, terms: &Terms, holding: &Holding, stop: &Stop) -> Self {
+        let history = &holding.claim.history;
+        let safe_until = (history.uncertain && !history.resend)
+            .then(|| history.safe_until(&terms.contract))
+            .flatten()
+            .map(|safe_until| safe_until.minus(terms.timeout));
+        let begin_by = [safe_until, history.expires_at].into_iter().flatten().min();
+        Self {
+            clock: shared.clock.clone(),
+            held: holding.held.clone(),
+            drain: stop.drain.clone(),
+            begin_by: begin_by.map(|by| holding.base.boot.plus(by.since(holding.base.at))),
+            timeout: terms.timeout,
+            shut: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// Why it was shut, if it was and the outcome agrees that nothing was sent.
+    fn refused(&self, outcome: &Outcome) -> Option<Closed> {
+        let unsent = self.shut.load(Ordering::SeqCst) && !outcome.phase.may_have_reached();
+        unsent.then(|| if self.stopping.load(Ordering::SeqCst) { Closed::Stopping } else { Closed::TooLate })
+    }
+}
+
+impl Gate for Door {
+    fn may_begin(&self) -> Result<(), Closed> {
+        let closed = if self.drain.is_cancelled() {
+            self.stopping.store(true, Ordering::SeqCst);
+            Some(Closed::Stopping)
+        } else {
+            let late = self.begin_by.is_some_and(|by| self.clock.boot() >= by);
+            (late || !self.held.covers(&*self.clock, self.timeout)).then_some(Closed::TooLate)
+        };
+        match closed {
+            None => Ok(()),
+            Some(closed) => {
+                self.shut.store(true, Ordering::SeqCst);
+                Err(closed)
+            }
+        }
+    }
+}

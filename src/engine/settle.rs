@@ -1,0 +1,351 @@
+//! Settling: what attempts found is written in batches, fenced by the claim's token, until it is written.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{Counters, Outages, SETTLE_BATCH_MAX, SETTLE_LINGER, Shared, attempt::Holding, lease::Held};
+use crate::{
+    clock::Timestamp,
+    contract::{Contract, Dedupe, Stores},
+    decision::{self, Decision, History},
+    downstream::Terms,
+    outcome::{About, Finding, Outcome, Phase, Verdict},
+    store::{AttemptLog, Claim, Late, LateAnswer, Next, Settled, Settlement, Token},
+};
+
+/// A claim whose lease outlived all of its effects is dropped at the next settle, or after this long without one.
+const FINISHED_LINGER: Duration = Duration::from_millis(100);
+/// After being told to stop at once, a database that does not answer is waited for this long.
+const ABORT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is to be written for an effect that was not attempted.
+#[derive(Clone, Debug)]
+pub(super) enum Written {
+    /// Given back as it was.
+    GiveBack,
+    /// Decided without an attempt: parked, expired, cancelled.
+    Decided(Decision),
+}
+
+/// One claim on its way into the database.
+pub(super) struct Settling {
+    claim: Claim,
+    held: Arc<Held>,
+    found: Found,
+}
+
+enum Found {
+    Unstarted(Written),
+    Attempted(Box<Attempted>),
+}
+
+struct Attempted {
+    terms: Terms,
+    outcome: Outcome,
+    started_at: Timestamp,
+    ended_at: Timestamp,
+    decision: Decision,
+}
+
+impl Settling {
+    pub(super) fn unstarted(holding: Holding, written: Written) -> Self {
+        Self { claim: holding.claim, held: holding.held, found: Found::Unstarted(written) }
+    }
+
+    pub(super) fn attempted(
+        holding: Holding,
+        terms: Terms,
+        outcome: Outcome,
+        (started_at, ended_at): (Timestamp, Timestamp),
+        decision: Decision,
+    ) -> Self {
+        let attempted = Attempted { terms, outcome, started_at, ended_at, decision };
+        Self { claim: holding.claim, held: holding.held, found: Found::Attempted(Box::new(attempted)) }
+    }
+
+    fn settlement(&self, worker: &Arc<str>) -> Settlement {
+        match &self.found {
+            Found::Unstarted(written) => unstarted(&self.claim, written),
+            Found::Attempted(attempted) => attempted.settlement(&self.claim, worker),
+        }
+    }
+
+    /// Decides again, knowing what happened while the call was open.
+    fn reconsider(&mut self, cancel_requested: bool, applied_late: bool) {
+        let history = &mut self.claim.history;
+        history.cancel_requested |= cancel_requested;
+        history.applied_late |= applied_late;
+        match &mut self.found {
+            Found::Attempted(attempted) => {
+                attempted.decision = decision::decide(
+                    &attempted.terms.policy,
+                    &attempted.terms.contract,
+                    attempted.terms.timeout,
+                    history,
+                    &attempted.outcome,
+                    attempted.ended_at,
+                );
+            }
+            Found::Unstarted(written) if applied_late => *written = Written::Decided(Decision::Succeed),
+            Found::Unstarted(written) if history.uncertain => {
+                let why = "cancelled while its outcome was unknown".to_owned();
+                *written = Written::Decided(Decision::Park(why));
+            }
+            Found::Unstarted(written) => *written = Written::Decided(Decision::Cancel),
+        }
+    }
+
+    fn late_answer(&self, worker: &Arc<str>) -> Option<LateAnswer> {
+        let settlement = self.settlement(worker);
+        Some(LateAnswer {
+            id: settlement.id,
+            token: settlement.token,
+            attempt: settlement.attempt?,
+            response: settlement.response,
+        })
+    }
+}
+
+fn unstarted(claim: &Claim, written: &Written) -> Settlement {
+    let decision = match written {
+        Written::GiveBack => Next::GiveBack,
+        Written::Decided(decision) => Next::Decided(decision.clone()),
+    };
+    Settlement {
+        id: claim.effect.id,
+        token: claim.token(),
+        decision,
+        attempt: None,
+        counts: false,
+        uncertain: claim.history.uncertain,
+        quiet_at: None,
+        // Whoever is given back keeps its place; the sweep looks when its expiry or its window says so.
+        sweep_at: None,
+        response: None,
+        refusal_stored: false,
+    }
+}
+
+impl Attempted {
+    fn settlement(&self, claim: &Claim, worker: &Arc<str>) -> Settlement {
+        let Self { terms, outcome, started_at, ended_at, decision } = self;
+        let uncertain = decision::uncertain_after(&claim.history, outcome, decision);
+        let travelling = outcome.phase.may_have_reached() && outcome.phase != Phase::Done;
+        Settlement {
+            id: claim.effect.id,
+            token: claim.token(),
+            decision: Next::Decided(decision.clone()),
+            attempt: Some(AttemptLog::of(claim.number, worker.clone(), outcome, *started_at, *ended_at)),
+            counts: outcome.phase.may_have_reached(),
+            uncertain,
+            quiet_at: travelling.then(|| started_at.plus(terms.timeout).plus(terms.contract.margin)),
+            sweep_at: sweep_at(&terms.contract, terms.timeout, &claim.history, uncertain),
+            response: outcome.response.clone(),
+            refusal_stored: refusal_stored(&terms.contract, outcome, decision),
+        }
+    }
+}
+
+/// When the sweep must look at an effect that nobody claims: once it could not be sent any more.
+pub(super) fn sweep_at(
+    contract: &Contract,
+    timeout: Duration,
+    history: &History,
+    uncertain: bool,
+) -> Option<Timestamp> {
+    let window = uncertain
+        .then(|| history.safe_until(contract))
+        .flatten()
+        .filter(|safe_until| *safe_until != Timestamp::MAX)
+        .map(|safe_until| safe_until.minus(timeout));
+    [window, history.expires_at].into_iter().flatten().min()
+}
+
+/// Whether the vendor keeps this refusal under the key, so that a retry could only replay it.
+fn refusal_stored(contract: &Contract, outcome: &Outcome, decision: &Decision) -> bool {
+    let kept = matches!(outcome.finding, Finding::Rejected(About::StoredKind | About::FirstRequest));
+    kept && matches!(decision, Decision::Fail(_))
+        && contract.dedupe == Dedupe::Key
+        && contract.stores == Stores::Any
+}
+
+/// Writes what comes in until the last sender is gone.
+pub(super) async fn run(shared: Arc<Shared>, mut inbox: mpsc::Receiver<Settling>, abort: CancellationToken) {
+    let mut finished: Vec<Token> = Vec::new();
+    loop {
+        let first = if finished.is_empty() {
+            inbox.recv().await
+        } else {
+            match tokio::time::timeout(FINISHED_LINGER, inbox.recv()).await {
+                Ok(first) => first,
+                Err(_) => {
+                    drop_claims(&shared, &mut finished).await;
+                    continue;
+                }
+            }
+        };
+        let Some(first) = first else { break };
+        let batch = gather(first, &mut inbox).await;
+        write(&shared, batch, &mut finished, &abort).await;
+    }
+    drop_claims(&shared, &mut finished).await;
+}
+
+async fn gather(first: Settling, inbox: &mut mpsc::Receiver<Settling>) -> Vec<Settling> {
+    let mut batch = vec![first];
+    let until = tokio::time::Instant::now() + SETTLE_LINGER;
+    while batch.len() < SETTLE_BATCH_MAX {
+        let room = SETTLE_BATCH_MAX - batch.len();
+        match tokio::time::timeout_at(until, inbox.recv_many(&mut batch, room)).await {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+    }
+    batch
+}
+
+/// Tries until the batch is written: the token fences it, so that trying again can do no harm.
+async fn write(
+    shared: &Shared,
+    mut batch: Vec<Settling>,
+    finished: &mut Vec<Token>,
+    abort: &CancellationToken,
+) {
+    let mut outages = Outages::default();
+    let mut aborted_at = None;
+    while !batch.is_empty() {
+        let settlements: Vec<Settlement> =
+            batch.iter().map(|settling| settling.settlement(&shared.config.worker)).collect();
+        match shared.store.settle(&settlements, finished).await {
+            Ok(settled) => {
+                outages.over();
+                finished.clear();
+                batch = sort_out(shared, batch, &settlements, settled, finished).await;
+            }
+            Err(error) => {
+                outages.report("settling", &error);
+                if abort.is_cancelled() {
+                    let since = *aborted_at.get_or_insert_with(|| shared.clock.boot());
+                    if shared.clock.boot() - since > ABORT_PATIENCE {
+                        tracing::error!(
+                            effects = batch.len(),
+                            "stopped with outcomes unwritten; the sweep will judge them"
+                        );
+                        batch.iter().for_each(|settling| settling.held.abandon());
+                        return;
+                    }
+                }
+                outages.wait().await;
+            }
+        }
+    }
+}
+
+/// Takes out what was written, reports what was lost, and returns what must be decided again.
+async fn sort_out(
+    shared: &Shared,
+    batch: Vec<Settling>,
+    settlements: &[Settlement],
+    settled: Vec<Settled>,
+    finished: &mut Vec<Token>,
+) -> Vec<Settling> {
+    let mut again = Vec::new();
+    let mut lost = Vec::new();
+    for ((mut settling, settlement), settled) in batch.into_iter().zip(settlements).zip(settled) {
+        match settled {
+            Settled::Reconsider { cancel_requested, applied_late } => {
+                settling.reconsider(cancel_requested, applied_late);
+                again.push(settling);
+                continue;
+            }
+            Settled::Done => {
+                Counters::add(&shared.counters.settled, 1);
+                say(&settling, settlement);
+                if let Next::Decided(Decision::RetryAt(due)) = &settlement.decision {
+                    shared.look_again_at(*due);
+                }
+            }
+            Settled::Lost => {
+                Counters::add(&shared.counters.fenced, 1);
+                tracing::warn!(effect = %settlement.id, token = settlement.token.get(), "the lease was lost: the settle was refused");
+                lost.extend(settling.late_answer(&shared.config.worker));
+            }
+        }
+        if shared.leases.settled(settlement.token) {
+            finished.push(settlement.token);
+        }
+    }
+    report_late(shared, lost).await;
+    again
+}
+
+fn say(settling: &Settling, settlement: &Settlement) {
+    let effect = settling.claim.effect.id;
+    let downstream = &settling.claim.effect.downstream;
+    let attempt = settling.claim.number;
+    match &settlement.decision {
+        Next::Decided(Decision::Park(why) | Decision::ProbeAt(_, why)) => {
+            tracing::warn!(%effect, %downstream, attempt, why, "in doubt");
+        }
+        Next::Decided(Decision::Fail(why)) => tracing::warn!(%effect, %downstream, attempt, why, "failed"),
+        Next::Decided(Decision::RetryAt(due)) => {
+            let error = settlement.attempt.as_ref().map_or("", |attempt| attempt.error.as_str());
+            tracing::info!(%effect, %downstream, attempt, %due, error, "will retry");
+        }
+        Next::Decided(Decision::Succeed | Decision::Cancel | Decision::Expire) | Next::GiveBack => {
+            tracing::debug!(%effect, %downstream, attempt, decision = ?settlement.decision, "settled");
+        }
+    }
+}
+
+/// Late answers are logged by the store whatever becomes of them; until it answers we try again.
+async fn report_late(shared: &Shared, answers: Vec<LateAnswer>) {
+    if answers.is_empty() {
+        return;
+    }
+    let mut outages = Outages::default();
+    for _ in 0..10 {
+        match shared.store.late(&answers).await {
+            Ok(results) => {
+                for (answer, late) in answers.iter().zip(results) {
+                    say_late(shared, answer, late);
+                }
+                return;
+            }
+            Err(error) => {
+                outages.report("logging late answers", &error);
+                outages.wait().await;
+            }
+        }
+    }
+    tracing::error!(answers = answers.len(), "late answers could not be logged");
+}
+
+fn say_late(shared: &Shared, answer: &LateAnswer, late: Late) {
+    let effect = answer.id;
+    match late {
+        Late::Logged => tracing::info!(%effect, outcome = %answer.attempt.verdict, "late answer logged"),
+        Late::Succeeded => tracing::warn!(%effect, "a late answer says applied: succeeded"),
+        Late::Noted => {
+            tracing::warn!(%effect, "a late answer says applied: it succeeds when the present attempt settles")
+        }
+        Late::Contradicts => {
+            debug_assert_eq!(answer.attempt.verdict, Verdict::Applied);
+            Counters::add(&shared.counters.possible_duplicates, 1);
+            tracing::error!(%effect, "POSSIBLE DUPLICATE: a late answer says applied, but a person had resolved it as not applied, or it was superseded");
+        }
+    }
+}
+
+async fn drop_claims(shared: &Shared, finished: &mut Vec<Token>) {
+    if finished.is_empty() {
+        return;
+    }
+    if let Err(error) = shared.store.settle(&[], finished).await {
+        // Not worth a retry: the sweep drops claims that no effect carries any more.
+        tracing::debug!(%error, "finished claims were not dropped");
+    }
+    finished.clear();
+}

@@ -1,0 +1,163 @@
+//! Sweeps: leases that ended without a settle, and effects whose time passed while nobody held them. The same
+//! [`decide`](crate::decision::decide) judges them; the store writes only what still stands.
+
+use std::sync::Arc;
+
+use super::{Counters, Outages, Shared, Stop, settle};
+use crate::{
+    clock::Timestamp,
+    decision::{self, Decision},
+    error::StoreError,
+    outcome::Outcome,
+    store::{AttemptLog, Expired, Next, Overdue, RegisteredTerms, Settled, Settlement},
+};
+
+/// Effects per statement.
+const SWEEP_BATCH: u32 = 500;
+/// Rounds of upkeep (folding counters, forgetting dead workers) happen at every n-th sweep.
+const MAINTAIN_EVERY: u32 = 10;
+
+/// Sweeps until told to drain.
+pub(super) async fn run(shared: Arc<Shared>, stop: Stop) {
+    let mut outages = Outages::default();
+    let mut round = 0u32;
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(shared.config.sweep_interval) => {}
+            () = stop.drain.cancelled() => return,
+        }
+        let from = *shared.sweep_from.lock().expect("no holder of this lock panics");
+        if shared.clock.boot() < from {
+            continue;
+        }
+        round = round.wrapping_add(1);
+        let swept = once(&shared).await;
+        let maintained =
+            if round.is_multiple_of(MAINTAIN_EVERY) { shared.store.maintain().await } else { Ok(()) };
+        match swept.and(maintained) {
+            Ok(()) => outages.over(),
+            Err(error) => outages.report("sweeping", &error),
+        }
+    }
+}
+
+/// One look at everything that is over.
+pub(super) async fn once(shared: &Shared) -> Result<(), StoreError> {
+    loop {
+        let expired = shared.store.expired(SWEEP_BATCH).await?;
+        let written = sweep_expired(shared, &expired).await?;
+        if written == 0 || expired.len() < SWEEP_BATCH as usize {
+            break;
+        }
+    }
+    loop {
+        let overdue = shared.store.overdue(SWEEP_BATCH).await?;
+        let written = sweep_overdue(shared, &overdue).await?;
+        if written == 0 || overdue.len() < SWEEP_BATCH as usize {
+            return Ok(());
+        }
+    }
+}
+
+async fn sweep_expired(shared: &Shared, expired: &[Expired]) -> Result<usize, StoreError> {
+    if expired.is_empty() {
+        return Ok(0);
+    }
+    let now = shared.store.now().await?;
+    let mut batch = Vec::with_capacity(expired.len());
+    for lost in expired {
+        match terms(shared, &lost.downstream, lost.operation.as_deref()).await? {
+            Some(terms) => batch.push(judge_expired(lost, &terms, now)),
+            None => tracing::error!(effect = %lost.id, downstream = %lost.downstream,
+                "its lease ended and no worker ever registered its downstream: it stays in flight"),
+        }
+    }
+    let written = done(&shared.store.sweep_expired(&batch).await?);
+    Counters::add(&shared.counters.swept, written);
+    if written > 0 {
+        tracing::warn!(effects = written, "swept effects whose lease had ended without an outcome");
+    }
+    Ok(written)
+}
+
+fn judge_expired(lost: &Expired, terms: &RegisteredTerms, now: Timestamp) -> Settlement {
+    let outcome = Outcome::lease_ended();
+    let decision =
+        decision::decide(&terms.policy, &terms.contract, terms.timeout, &lost.history, &outcome, now);
+    let uncertain = decision::uncertain_after(&lost.history, &outcome, &decision);
+    Settlement {
+        id: lost.id,
+        token: lost.token,
+        decision: Next::Decided(decision),
+        attempt: Some(AttemptLog::of(
+            lost.number,
+            lost.worker.clone(),
+            &outcome,
+            lost.claimed_at,
+            lost.lease_until,
+        )),
+        counts: true,
+        uncertain,
+        quiet_at: Some(lost.lease_until.plus(terms.contract.margin)),
+        sweep_at: settle::sweep_at(&terms.contract, terms.timeout, &lost.history, uncertain),
+        response: None,
+        refusal_stored: false,
+    }
+}
+
+async fn sweep_overdue(shared: &Shared, overdue: &[Overdue]) -> Result<usize, StoreError> {
+    if overdue.is_empty() {
+        return Ok(0);
+    }
+    let now = shared.store.now().await?;
+    let mut batch = Vec::with_capacity(overdue.len());
+    for late in overdue {
+        let Some(terms) = terms(shared, &late.downstream, late.operation.as_deref()).await? else {
+            // Certain effects of a downstream that nobody serves still expire; uncertain ones had terms once.
+            let expired = late.history.expires_at.is_some_and(|at| now >= at) && !late.history.uncertain;
+            batch.extend(expired.then(|| judge_overdue(late, Decision::Expire)));
+            continue;
+        };
+        let decision = decision::before_sending(&terms.contract, terms.timeout, &late.history, now);
+        batch.extend(decision.map(|decision| judge_overdue(late, decision)));
+    }
+    let written = done(&shared.store.sweep_overdue(&batch).await?);
+    Counters::add(&shared.counters.swept, written);
+    Ok(written)
+}
+
+fn judge_overdue(late: &Overdue, decision: Decision) -> Settlement {
+    Settlement {
+        id: late.id,
+        token: late.token,
+        decision: Next::Decided(decision),
+        attempt: None,
+        counts: false,
+        uncertain: late.history.uncertain,
+        quiet_at: None,
+        sweep_at: None,
+        response: None,
+        refusal_stored: false,
+    }
+}
+
+/// The terms that hold today: ours, or what another worker registered.
+async fn terms(
+    shared: &Shared,
+    downstream: &str,
+    operation: Option<&str>,
+) -> Result<Option<RegisteredTerms>, StoreError> {
+    if let Some(serving) = shared.served.get(downstream) {
+        let terms = serving.served.terms_of(operation).unwrap_or(&serving.served.terms);
+        return Ok(Some(RegisteredTerms {
+            contract: terms.contract.clone(),
+            policy: terms.policy.clone(),
+            timeout: terms.timeout,
+        }));
+    }
+    shared.store.terms(downstream, operation).await
+}
+
+fn done(settled: &[Settled]) -> usize {
+    settled.iter().filter(|settled| **settled == Settled::Done).count()
+}

@@ -1,0 +1,169 @@
+//! Writing effects into the caller's transaction. The trigger on `effects` checks and queues them; this file only INSERTs,
+//! and asks about keys that exist in a statement of its own, which sees what others committed meanwhile.
+
+use std::collections::{BTreeMap, HashMap};
+
+use sqlx::{PgConnection, Row};
+
+use crate::{
+    clock::Timestamp,
+    effect::{EffectId, IdempotencyKey, NewEffect},
+    enqueue::{Enqueue, Enqueued, Receipt},
+    error::EnqueueError,
+    state::State,
+};
+
+/// Sorted, so that two batches wait for each other's keys in one order only. Served by the unique key.
+const INSERT: &str = "INSERT INTO aftercommit.effects (downstream, operation, idempotency_key, payload, body, content_type,
+  headers, target, due_at, expires_at, metadata, trace_context)
+SELECT n.downstream, n.operation, n.idempotency_key, n.payload::json, n.body, n.content_type, n.headers::json, n.target,
+  coalesce(n.due_at, clock_timestamp()), n.expires_at, n.metadata::jsonb, n.trace_context
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[],
+  $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[])
+  AS n (downstream, operation, idempotency_key, payload, body, content_type, headers, target, due_at, expires_at, metadata,
+    trace_context)
+ORDER BY n.downstream COLLATE \"C\", n.idempotency_key COLLATE \"C\"
+ON CONFLICT (downstream, idempotency_key) DO NOTHING
+RETURNING id, downstream, idempotency_key, clock_timestamp() AS now_at";
+
+/// What an application may not read about an effect, it may ask: is it this request?
+const EXISTING: &str = "SELECT n.ord, x.id, x.state, x.identical
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[])
+  WITH ORDINALITY AS n (downstream, idempotency_key, operation, payload, body, content_type, headers, target, ord)
+CROSS JOIN LATERAL aftercommit.existing(n.downstream, n.idempotency_key, n.operation, n.payload, n.body, n.content_type,
+  n.headers, n.target) AS x";
+
+/// A key that is taken and freed again and again is somebody's mistake; it must not hold this transaction for ever.
+const ROUNDS: usize = 100;
+
+/// A key as it is compared.
+type Name = (String, String);
+
+impl Enqueue for PgConnection {
+    async fn enqueue_one(&mut self, effect: NewEffect) -> Result<Enqueued, EnqueueError> {
+        let mut results = self.enqueue_all(vec![effect]).await?;
+        results.pop().unwrap_or(Err(EnqueueError::Database(sqlx::Error::RowNotFound)))
+    }
+
+    async fn enqueue_all(
+        &mut self,
+        effects: Vec<NewEffect>,
+    ) -> Result<Vec<Result<Enqueued, EnqueueError>>, EnqueueError> {
+        let items: Vec<(Name, NewEffect)> = effects.into_iter().map(named).collect();
+        let mut results: Vec<Option<Result<Enqueued, EnqueueError>>> = items.iter().map(|_| None).collect();
+        for _ in 0..ROUNDS {
+            let open: Vec<usize> = (0..items.len()).filter(|index| results[*index].is_none()).collect();
+            if open.is_empty() {
+                break;
+            }
+            // The first of several with one key is written; the others find it.
+            let mut first: BTreeMap<&Name, usize> = BTreeMap::new();
+            for index in &open {
+                first.entry(&items[*index].0).or_insert(*index);
+            }
+            for (index, receipt) in insert(self, &items, first).await? {
+                results[index] = Some(Ok(Enqueued::Inserted(receipt)));
+            }
+            let open: Vec<usize> = open.into_iter().filter(|index| results[*index].is_none()).collect();
+            for (index, found) in existing(self, &items, &open).await? {
+                results[index] = Some(found);
+            }
+        }
+        let taken_and_freed = || Err(EnqueueError::Database(sqlx::Error::RowNotFound));
+        Ok(results.into_iter().map(|result| result.unwrap_or_else(taken_and_freed)).collect())
+    }
+}
+
+fn named(mut effect: NewEffect) -> (Name, NewEffect) {
+    let key = effect.key.take().unwrap_or_else(IdempotencyKey::random);
+    ((effect.downstream.clone(), key.as_str().to_owned()), effect)
+}
+
+async fn insert(
+    connection: &mut PgConnection,
+    items: &[(Name, NewEffect)],
+    first: BTreeMap<&Name, usize>,
+) -> Result<Vec<(usize, Receipt)>, EnqueueError> {
+    let column = |take: fn(&NewEffect) -> Option<&str>| -> Vec<Option<&str>> {
+        first.values().map(|index| take(&items[*index].1)).collect()
+    };
+    let of = |index: &usize| &items[*index].1;
+    let rows = sqlx::query(INSERT)
+        .bind(first.keys().map(|name| name.0.as_str()).collect::<Vec<_>>())
+        .bind(column(|effect| effect.operation.as_deref()))
+        .bind(first.keys().map(|name| name.1.as_str()).collect::<Vec<_>>())
+        .bind(column(|effect| effect.payload.as_deref()))
+        .bind(first.values().map(|index| of(index).body.as_deref()).collect::<Vec<_>>())
+        .bind(column(|effect| effect.content_type.as_deref()))
+        .bind(column(|effect| effect.headers.as_deref()))
+        .bind(column(|effect| effect.target.as_deref()))
+        .bind(first.values().map(|index| of(index).due_at).collect::<Vec<_>>())
+        .bind(first.values().map(|index| of(index).expires_at).collect::<Vec<_>>())
+        .bind(column(|effect| effect.metadata.as_deref()))
+        .bind(column(|effect| effect.trace_context.as_deref()))
+        .fetch_all(connection)
+        .await?;
+    let first: HashMap<(&str, &str), usize> =
+        first.iter().map(|(name, index)| ((name.0.as_str(), name.1.as_str()), *index)).collect();
+    let mut inserted = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let key: &str = row.try_get("idempotency_key")?;
+        let downstream: &str = row.try_get("downstream")?;
+        let index = first.get(&(downstream, key)).copied();
+        let index =
+            index.ok_or_else(|| sqlx::Error::Protocol("an effect came back that was not sent".into()))?;
+        // Not asked of the row: an application may not read its due_at.
+        let now_at: Timestamp = row.try_get("now_at")?;
+        let later = items[index].1.due_at.is_some_and(|due_at| due_at > now_at);
+        let state = if later { State::Scheduled } else { State::Ready };
+        inserted.push((index, Receipt { id: EffectId::new(row.try_get("id")?), key: key.to_owned(), state }));
+    }
+    Ok(inserted)
+}
+
+async fn existing(
+    connection: &mut PgConnection,
+    items: &[(Name, NewEffect)],
+    open: &[usize],
+) -> Result<Vec<(usize, Result<Enqueued, EnqueueError>)>, EnqueueError> {
+    if open.is_empty() {
+        return Ok(Vec::new());
+    }
+    let column = |take: fn(&NewEffect) -> Option<&str>| -> Vec<Option<&str>> {
+        open.iter().map(|index| take(&items[*index].1)).collect()
+    };
+    let rows = sqlx::query(EXISTING)
+        .bind(open.iter().map(|index| items[*index].0.0.as_str()).collect::<Vec<_>>())
+        .bind(open.iter().map(|index| items[*index].0.1.as_str()).collect::<Vec<_>>())
+        .bind(column(|effect| effect.operation.as_deref()))
+        .bind(column(|effect| effect.payload.as_deref()))
+        .bind(open.iter().map(|index| items[*index].1.body.as_deref()).collect::<Vec<_>>())
+        .bind(column(|effect| effect.content_type.as_deref()))
+        .bind(column(|effect| effect.headers.as_deref()))
+        .bind(column(|effect| effect.target.as_deref()))
+        .fetch_all(connection)
+        .await?;
+    let mut found = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let ord: i64 = row.try_get("ord")?;
+        let Some(index) = usize::try_from(ord - 1).ok().and_then(|ord| open.get(ord).copied()) else {
+            continue;
+        };
+        let ((downstream, key), _) = &items[index];
+        let id: i64 = row.try_get("id")?;
+        if !row.try_get::<bool, _>("identical")? {
+            let (downstream, key) = (downstream.clone(), key.clone());
+            found.push((index, Err(EnqueueError::OtherRequest { downstream, key, id })));
+            continue;
+        }
+        let state: State = row
+            .try_get::<&str, _>("state")?
+            .parse()
+            .map_err(|problem: crate::state::UnknownState| sqlx::Error::Decode(problem.into()))?;
+        let receipt = Receipt { id: EffectId::new(id), key: key.clone(), state };
+        let enqueued =
+            if state.is_terminal() { Enqueued::Ended(receipt) } else { Enqueued::Pending(receipt) };
+        found.push((index, Ok(enqueued)));
+    }
+    Ok(found)
+}

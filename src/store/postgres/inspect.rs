@@ -1,0 +1,363 @@
+//! People's view. A page is found first, by a statement per state and its index, and only then joined to the view: through
+//! the view a state has no index, and takes seconds at ten million rows.
+
+use serde_json::value::RawValue;
+use sqlx::{AssertSqlSafe, PgConnection, postgres::PgRow};
+
+use super::{PgStore, Tx, row};
+use crate::{
+    clock::Timestamp,
+    contract::{Contract, Dedupe, OnUnknown, Window},
+    effect::EffectId,
+    error::StoreError,
+    state::State,
+    store::{Audited, Count, DownstreamInfo, Filter, LoggedAttempt, PAGE_MAX, Status, WorkerInfo},
+};
+
+/// The view's columns as [`status`] reads them.
+macro_rules! status_columns {
+    () => {
+        "v.id, v.downstream, v.operation, v.idempotency_key, v.state, v.held_by, v.attempts, v.due_at, v.first_sent_at, \
+         v.safe_until, v.lease_until, v.worker, v.last_outcome, v.last_error, v.response_status, \
+         v.response::text AS response, v.metadata::text AS metadata, v.superseded_by, v.created_at, v.finished_at, v.token"
+    };
+}
+
+/// Served by the primary keys.
+const ONE: &str =
+    concat!("SELECT ", status_columns!(), " FROM aftercommit.status_of_all AS v WHERE v.id = $1");
+
+/// The names in use, by jumps through the unique index: as many looks as there are names.
+macro_rules! names {
+    () => {
+        "WITH RECURSIVE names (name) AS (
+  (SELECT downstream FROM aftercommit.effects ORDER BY downstream LIMIT 1)
+  UNION ALL
+  SELECT (SELECT e.downstream FROM aftercommit.effects AS e WHERE e.downstream > n.name ORDER BY e.downstream LIMIT 1)
+  FROM names AS n WHERE n.name IS NOT NULL
+)"
+    };
+}
+
+const COUNTS: &str = "SELECT downstream, state, sum(n)::int8 AS effects FROM (
+  SELECT q.downstream,
+         CASE WHEN q.lane = 'd' THEN 'in_doubt' WHEN q.claimed THEN 'in_flight' WHEN q.lane = 'w' THEN 'waiting'
+              WHEN q.lane = 'r' OR q.due_at <= statement_timestamp() THEN 'ready' WHEN q.tries > 0 THEN 'retrying'
+              ELSE 'scheduled' END AS state, count(*) AS n
+  FROM aftercommit.queue AS q GROUP BY 1, 2
+  UNION ALL
+  SELECT downstream, state, n FROM aftercommit.counters) AS c
+GROUP BY 1, 2 HAVING sum(n) > 0 ORDER BY 1, 2";
+
+const DOWNSTREAMS: &str = concat!(
+    names!(),
+    ", waiting AS MATERIALIZED (
+  SELECT q.downstream, count(*) FILTER (WHERE NOT q.claimed AND q.lane <> 'd') AS pending,
+         count(*) FILTER (WHERE q.claimed) AS in_flight, count(*) FILTER (WHERE q.lane = 'd') AS in_doubt,
+         min(q.due_at) FILTER (WHERE NOT q.claimed AND q.lane <> 'd' AND (q.lane = 'r' OR q.due_at <= statement_timestamp()))
+           AS oldest_due_at
+  FROM aftercommit.queue AS q GROUP BY 1
+), failed AS MATERIALIZED (
+  SELECT downstream, sum(n)::int8 AS n FROM aftercommit.counters WHERE state = 'failed' GROUP BY 1
+)
+SELECT n.name, d.kind, t.contract::text AS contract,
+       (SELECT count(*) FROM aftercommit.workers AS w
+        WHERE w.seen_at > statement_timestamp() - interval '30 seconds' AND n.name = ANY (w.downstreams))::int4 AS workers,
+       coalesce(w.pending, 0) AS pending, coalesce(w.in_flight, 0) AS in_flight, coalesce(w.in_doubt, 0) AS in_doubt,
+       greatest(coalesce(f.n, 0), 0) AS failed, w.oldest_due_at, d.paused_at
+FROM (SELECT name FROM names WHERE name IS NOT NULL UNION SELECT name FROM aftercommit.downstreams) AS n
+LEFT JOIN aftercommit.downstreams AS d ON d.name = n.name
+LEFT JOIN aftercommit.operations AS o ON o.downstream = n.name AND o.operation = ''
+LEFT JOIN aftercommit.terms AS t ON t.id = o.terms
+LEFT JOIN waiting AS w ON w.downstream = n.name
+LEFT JOIN failed AS f ON f.downstream = n.name
+ORDER BY n.name"
+);
+
+const WORKERS: &str = "SELECT w.name, w.started_at, w.seen_at, w.version, w.downstreams,
+  w.seen_at > statement_timestamp() - interval '30 seconds' AS live,
+  (SELECT count(*) FROM aftercommit.claims AS c CROSS JOIN LATERAL unnest(c.ids) AS held (id)
+   JOIN aftercommit.queue AS q ON q.id = held.id AND q.token = c.token AND q.claimed WHERE c.worker = w.name) AS in_flight
+FROM aftercommit.workers AS w ORDER BY live DESC, w.seen_at DESC, w.name";
+
+const AUDIT: &str = "SELECT id, at, who, verb, effect_id, from_state, to_state, reason FROM aftercommit.audit
+WHERE $1::int8 IS NULL OR effect_id = $1 ORDER BY id DESC LIMIT $2";
+
+/// The ids of one state's page, newest first, as `p (id)`. `$1` downstream, `$2` before, `$3` limit, `$4` key.
+fn page(filter: &Filter) -> String {
+    let of = |column: &str, id: &str| {
+        let downstream =
+            filter.downstream.as_ref().map_or(String::new(), |_| format!(" AND {column}.downstream = $1"));
+        let before = filter.before.map_or(String::new(), |_| format!(" AND {column}.{id} < $2"));
+        format!("{downstream}{before} ORDER BY {column}.{id} DESC LIMIT $3")
+    };
+    let queue = |when: &str| format!("SELECT q.id FROM aftercommit.queue AS q WHERE {when}{}", of("q", "id"));
+    let outcomes = |when: &str| {
+        format!(
+            "SELECT o.effect_id AS id FROM aftercommit.outcomes AS o WHERE {when}{}",
+            of("o", "effect_id")
+        )
+    };
+    let ended = |state: State| outcomes(&format!("o.state = '{state}' AND o.state <> 'succeeded'"));
+    match (filter.state, &filter.key) {
+        // A key is one effect, or a few where several downstreams have it; without a downstream, by jumps over the names.
+        (_, Some(_)) if filter.downstream.is_some() => {
+            format!("SELECT e.id FROM aftercommit.effects AS e WHERE e.idempotency_key = $4{}", of("e", "id"))
+        }
+        (_, Some(_)) => format!(
+            "SELECT e.id FROM (SELECT name FROM names WHERE name IS NOT NULL OFFSET 0) AS n
+             JOIN aftercommit.effects AS e ON e.downstream = n.name WHERE e.idempotency_key = $4{}",
+            of("e", "id")
+        ),
+        (None, None) if filter.downstream.is_none() => {
+            format!("SELECT e.id FROM aftercommit.effects AS e WHERE true{}", of("e", "id"))
+        }
+        // One downstream's effects in any state have no index of their own by id: the newest of each part.
+        (None, None) => format!(
+            "SELECT id FROM (({}) UNION ALL ({}) UNION ALL ({})) AS u ORDER BY id DESC LIMIT $3",
+            queue("true"),
+            outcomes("o.state = 'succeeded'"),
+            outcomes("o.state <> 'succeeded'")
+        ),
+        (Some(State::Succeeded), None) => outcomes("o.state = 'succeeded'"),
+        (Some(state @ (State::Failed | State::Cancelled | State::Expired)), None) => ended(state),
+        (Some(State::InDoubt), None) => queue("q.lane = 'd'"),
+        (Some(State::Waiting), None) => queue("q.lane = 'w'"),
+        (Some(State::InFlight), None) => format!(
+            "SELECT q.id FROM aftercommit.claims AS c CROSS JOIN LATERAL unnest(c.ids) AS held (id)
+             JOIN aftercommit.queue AS q ON q.id = held.id AND q.token = c.token WHERE q.claimed{}",
+            of("q", "id")
+        ),
+        (Some(State::Ready), None) => format!(
+            "SELECT id FROM (({}) UNION ALL ({})) AS u ORDER BY id DESC LIMIT $3",
+            queue("q.lane = 'r' AND NOT q.claimed"),
+            queue("q.lane = 't' AND NOT q.claimed AND q.due_at <= statement_timestamp()")
+        ),
+        (Some(State::Scheduled), None) => {
+            queue("q.lane = 't' AND NOT q.claimed AND q.due_at > statement_timestamp() AND q.tries = 0")
+        }
+        (Some(State::Retrying), None) => {
+            queue("q.lane = 't' AND NOT q.claimed AND q.due_at > statement_timestamp() AND q.tries > 0")
+        }
+    }
+}
+
+impl PgStore {
+    pub(super) async fn one_effect(&self, id: EffectId) -> Result<Option<Status>, StoreError> {
+        let mut connection = self.pool.acquire().await.map_err(StoreError::during("looking up an effect"))?;
+        status_of(&mut connection, id).await
+    }
+
+    pub(super) async fn page_of_effects(&self, filter: &Filter) -> Result<Vec<Status>, StoreError> {
+        let names = match (&filter.key, &filter.downstream) {
+            (Some(_), None) => concat!(names!(), ", "),
+            _ => "WITH ",
+        };
+        // Every number of an argument stands in the text, so that its type is known whichever filters are used.
+        let sql = format!(
+            "{names}given AS (SELECT $1::text, $2::int8, $3::int8, $4::text), page AS MATERIALIZED ({})
+             SELECT {} FROM page AS p JOIN aftercommit.status_of_all AS v ON v.id = p.id
+             WHERE $5::text IS NULL OR v.state = $5 ORDER BY v.id DESC",
+            page(filter),
+            status_columns!()
+        );
+        sqlx::query(AssertSqlSafe(sql))
+            .bind(filter.downstream.as_deref())
+            .bind(filter.before.map(EffectId::get))
+            .bind(i64::from(filter.limit.min(PAGE_MAX)))
+            .bind(filter.key.as_deref())
+            .bind(filter.state.map(State::as_str))
+            .fetch_all(&self.pool)
+            .await
+            .map_err(StoreError::during("listing effects"))?
+            .iter()
+            .map(status)
+            .collect()
+    }
+
+    pub(super) async fn attempts_of(&self, id: EffectId) -> Result<Vec<LoggedAttempt>, StoreError> {
+        sqlx::query(
+            "SELECT attempt, token, worker, started_at, ended_at, phase, outcome, response_status, error, late
+             FROM aftercommit.attempt_log WHERE effect_id = $1 ORDER BY attempt, token, late",
+        )
+        .bind(id.get())
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::during("reading attempts"))?
+        .iter()
+        .map(|row| {
+            let status: Option<i32> = row::get(row, "response_status")?;
+            Ok(LoggedAttempt {
+                effect_id: id,
+                attempt: row::count(row, "attempt")?,
+                token: row::get(row, "token")?,
+                worker: row::get(row, "worker")?,
+                started_at: row::get(row, "started_at")?,
+                ended_at: row::get(row, "ended_at")?,
+                phase: row::get(row, "phase")?,
+                outcome: row::verdict(&row::get::<String>(row, "outcome")?, id.get())?,
+                response_status: status.and_then(|status| u16::try_from(status).ok()),
+                error: row::get(row, "error")?,
+                late: row::get(row, "late")?,
+            })
+        })
+        .collect()
+    }
+
+    pub(super) async fn counts_by_state(&self) -> Result<Vec<Count>, StoreError> {
+        self.read_through(COUNTS, "counting effects")
+            .await?
+            .iter()
+            .map(|row| {
+                Ok(Count {
+                    downstream: row::get(row, "downstream")?,
+                    state: row::state(&row::get::<String>(row, "state")?, 0)?,
+                    effects: row::sum(row, "effects")?,
+                })
+            })
+            .collect()
+    }
+
+    pub(super) async fn known_downstreams(&self) -> Result<Vec<DownstreamInfo>, StoreError> {
+        self.read_through(DOWNSTREAMS, "listing downstreams").await?.iter().map(downstream).collect()
+    }
+
+    pub(super) async fn known_workers(&self) -> Result<Vec<WorkerInfo>, StoreError> {
+        sqlx::query(WORKERS)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(StoreError::during("listing workers"))?
+            .iter()
+            .map(|row| {
+                Ok(WorkerInfo {
+                    name: row::get(row, "name")?,
+                    started_at: row::get(row, "started_at")?,
+                    seen_at: row::get(row, "seen_at")?,
+                    live: row::get(row, "live")?,
+                    downstreams: row::get(row, "downstreams")?,
+                    in_flight: row::sum(row, "in_flight")?,
+                    version: row::get(row, "version")?,
+                })
+            })
+            .collect()
+    }
+
+    pub(super) async fn audit_rows(
+        &self,
+        effect: Option<EffectId>,
+        limit: u32,
+    ) -> Result<Vec<Audited>, StoreError> {
+        sqlx::query(AUDIT)
+            .bind(effect.map(EffectId::get))
+            .bind(i64::from(limit.min(PAGE_MAX)))
+            .fetch_all(&self.pool)
+            .await
+            .map_err(StoreError::during("reading the audit"))?
+            .iter()
+            .map(|row| {
+                Ok(Audited {
+                    id: row::get(row, "id")?,
+                    at: row::get(row, "at")?,
+                    who: row::get(row, "who")?,
+                    verb: row::get(row, "verb")?,
+                    effect_id: row::get::<Option<i64>>(row, "effect_id")?.map(EffectId::new),
+                    from_state: row::get(row, "from_state")?,
+                    to_state: row::get(row, "to_state")?,
+                    reason: row::get(row, "reason")?,
+                })
+            })
+            .collect()
+    }
+
+    /// Runs a statement that reads the whole queue: with the scans that the session's settings keep from the others.
+    async fn read_through(&self, sql: &'static str, doing: &'static str) -> Result<Vec<PgRow>, StoreError> {
+        let mut tx = Tx::begin(&self.pool).await.map_err(StoreError::during(doing))?;
+        sqlx::raw_sql("SET LOCAL enable_seqscan = on")
+            .execute(&mut **tx)
+            .await
+            .map_err(StoreError::during(doing))?;
+        let rows = sqlx::query(sql).fetch_all(&mut **tx).await.map_err(StoreError::during(doing))?;
+        tx.commit().await.map_err(StoreError::during(doing))?;
+        Ok(rows)
+    }
+}
+
+/// One effect as the view shows it, in whatever transaction the connection is.
+pub(super) async fn status_of(
+    connection: &mut PgConnection,
+    id: EffectId,
+) -> Result<Option<Status>, StoreError> {
+    sqlx::query(ONE)
+        .bind(id.get())
+        .fetch_optional(connection)
+        .await
+        .map_err(StoreError::during("looking up an effect"))?
+        .as_ref()
+        .map(status)
+        .transpose()
+}
+
+fn status(row: &PgRow) -> Result<Status, StoreError> {
+    let id: i64 = row::get(row, "id")?;
+    let response_status: Option<i32> = row::get(row, "response_status")?;
+    let outcome: Option<String> = row::get(row, "last_outcome")?;
+    Ok(Status {
+        id: EffectId::new(id),
+        downstream: row::get(row, "downstream")?,
+        operation: row::get(row, "operation")?,
+        idempotency_key: row::get(row, "idempotency_key")?,
+        state: row::state(&row::get::<String>(row, "state")?, id)?,
+        held_by: row::get(row, "held_by")?,
+        attempts: row::count(row, "attempts")?,
+        due_at: row::get(row, "due_at")?,
+        first_sent_at: row::get(row, "first_sent_at")?,
+        safe_until: row::get(row, "safe_until")?,
+        lease_until: row::get(row, "lease_until")?,
+        worker: row::get(row, "worker")?,
+        last_outcome: outcome.map(|outcome| row::verdict(&outcome, id)).transpose()?,
+        last_error: row::get(row, "last_error")?,
+        response_status: response_status.and_then(|status| u16::try_from(status).ok()),
+        response: raw(row::get(row, "response")?),
+        metadata: raw(row::get(row, "metadata")?),
+        superseded_by: row::get::<Option<i64>>(row, "superseded_by")?.map(EffectId::new),
+        created_at: row::get::<Timestamp>(row, "created_at")?,
+        finished_at: row::get(row, "finished_at")?,
+        token: row::get(row, "token")?,
+    })
+}
+
+/// JSON text as it stands; what the database's parser takes and ours does not is left out rather than an error.
+fn raw(text: Option<String>) -> Option<Box<RawValue>> {
+    text.and_then(|text| RawValue::from_string(text).ok())
+}
+
+fn downstream(row: &PgRow) -> Result<DownstreamInfo, StoreError> {
+    let contract: Option<String> = row::get(row, "contract")?;
+    let contract = contract
+        .map(|text| row::parsed::<Contract>(&text, ("terms", "contract", 0)))
+        .transpose()?
+        .map(|contract| in_words(&contract));
+    Ok(DownstreamInfo {
+        name: row::get(row, "name")?,
+        kind: row::get(row, "kind")?,
+        contract,
+        workers: row::count(row, "workers")?,
+        pending: row::sum(row, "pending")?,
+        in_flight: row::sum(row, "in_flight")?,
+        in_doubt: row::sum(row, "in_doubt")?,
+        failed: row::sum(row, "failed")?,
+        oldest_due_at: row::get(row, "oldest_due_at")?,
+    })
+}
+
+/// A contract as people read it.
+fn in_words(contract: &Contract) -> String {
+    match (contract.dedupe, contract.window, contract.on_unknown) {
+        (Dedupe::Key, Some(Window::Forever), _) => "key, for ever".to_owned(),
+        (Dedupe::Key, Some(Window::For(window)), _) => format!("key, for {window:?}"),
+        (Dedupe::Key, None, _) => "key, for an unpublished time".to_owned(),
+        (Dedupe::Lookup, _, _) => "lookup".to_owned(),
+        (Dedupe::None, _, OnUnknown::Hold) => "none: unknown outcomes are held".to_owned(),
+        (Dedupe::None, _, OnUnknown::Retry) => "none: unknown outcomes are sent again".to_owned(),
+    }
+}

@@ -1,0 +1,166 @@
+//! Bringing a database to this library's schema. Our own migrator: sqlx's would put its table into the application's schema.
+
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row};
+
+use crate::{
+    error::StoreError,
+    store::{Migrated, SCHEMA_VERSION, postgres::connect_one},
+};
+
+/// The steps, in order; step N brings the schema to version N.
+const STEPS: &[&str] = &[include_str!("../../../migrations/postgres/0001_foundation.sql")];
+
+/// Serialises migrators: the number is the name's first bytes, as no other program would choose it.
+const LOCK: &str = "SELECT pg_advisory_xact_lock(7022364301936348005)";
+
+const ROLES: [&str; 4] =
+    ["aftercommit_app", "aftercommit_worker", "aftercommit_viewer", "aftercommit_operator"];
+
+/// See [`crate::store::migrate`].
+pub(crate) async fn migrate(url: &str, environment: Option<&str>) -> Result<Migrated, StoreError> {
+    let mut connection = connect_one(url).await?;
+    server_fits(&mut connection).await?;
+    let migrated = apply(&mut connection, environment).await;
+    // Closed in any case: the server rolls back what was not committed.
+    let closed = connection.close().await;
+    let migrated = migrated?;
+    closed.map_err(StoreError::during("closing the migrator's connection"))?;
+    Ok(migrated)
+}
+
+/// See [`crate::store::migration_sql`].
+pub(crate) fn migration_sql() -> String {
+    format!("BEGIN;\n{LOCK};\n\n{}\nCOMMIT;\n", STEPS.join("\n"))
+}
+
+async fn apply(connection: &mut PgConnection, environment: Option<&str>) -> Result<Migrated, StoreError> {
+    let doing = "migrating";
+    run(connection, "BEGIN").await?;
+    run(connection, LOCK).await?;
+    // Only under the lock: another migrator may have been faster.
+    let from = version(connection).await?;
+    if from > SCHEMA_VERSION {
+        return Err(StoreError::SchemaTooNew { found: from, knows: SCHEMA_VERSION });
+    }
+    for step in STEPS.iter().skip(usize::try_from(from).unwrap_or(0)) {
+        run(connection, step).await?;
+    }
+    if let Some(environment) = environment {
+        sqlx::query("INSERT INTO aftercommit.meta (key, value) VALUES ('environment', $1) ON CONFLICT (key) DO NOTHING")
+            .bind(environment)
+            .execute(&mut *connection)
+            .await
+            .map_err(StoreError::during(doing))?;
+        let stands: String =
+            sqlx::query_scalar("SELECT value FROM aftercommit.meta WHERE key = 'environment'")
+                .fetch_one(&mut *connection)
+                .await
+                .map_err(StoreError::during(doing))?;
+        if stands != environment {
+            return Err(StoreError::Unsupported(format!(
+                "this database belongs to the environment {stands:?}, and the configuration says {environment:?}"
+            )));
+        }
+    }
+    let notes = roles(connection).await?;
+    run(connection, "COMMIT").await?;
+    Ok(Migrated { from, to: SCHEMA_VERSION, notes })
+}
+
+/// Grants what an earlier migration could not, now that somebody made the roles; says what is still missing.
+async fn roles(connection: &mut PgConnection) -> Result<Vec<String>, StoreError> {
+    let granted: bool = sqlx::query_scalar(
+        "SELECT coalesce(bool_and(to_regrole(name) IS NOT NULL
+           AND has_schema_privilege(to_regrole(name)::oid, 'aftercommit', 'USAGE')), false)
+         FROM unnest($1::text[]) AS r (name)",
+    )
+    .bind(&ROLES[..])
+    .fetch_one(&mut *connection)
+    .await
+    .map_err(StoreError::during("looking at the roles"))?;
+    if granted {
+        return Ok(Vec::new());
+    }
+    run(connection, roles_sql()).await?;
+    let missing: Vec<String> = sqlx::query_scalar(
+        "SELECT name FROM unnest($1::text[]) AS r (name) WHERE to_regrole(name) IS NULL ORDER BY name",
+    )
+    .bind(&ROLES[..])
+    .fetch_all(&mut *connection)
+    .await
+    .map_err(StoreError::during("looking at the roles"))?;
+    if missing.is_empty() {
+        return Ok(Vec::new());
+    }
+    let create: String = missing.iter().map(|role| format!("CREATE ROLE {role} NOLOGIN;\n")).collect();
+    Ok(vec![format!(
+        "The roles {} are missing and may not be made with this login. Let somebody who may run this, then `aftercommit migrate` again (it grants the rights):\n{create}",
+        missing.join(", ")
+    )])
+}
+
+/// The part of the first step that makes roles and grants rights; it may be run again.
+fn roles_sql() -> &'static str {
+    let sql = STEPS[0];
+    let begin = sql.find("-- BEGIN roles").expect("the first step marks where the roles begin");
+    let end = sql.find("-- END roles").expect("the first step marks where the roles end");
+    &sql[begin..end]
+}
+
+/// The schema's version; 0 when there is none.
+pub(super) async fn version(connection: &mut PgConnection) -> Result<i32, StoreError> {
+    let doing = "reading the schema version";
+    let there: bool = sqlx::query_scalar("SELECT to_regclass('aftercommit.schema_version') IS NOT NULL")
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(StoreError::during(doing))?;
+    if !there {
+        return Ok(0);
+    }
+    sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM aftercommit.schema_version")
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(StoreError::during(doing))
+}
+
+/// Refuses a schema that is not this library's.
+pub(super) async fn schema_fits(connection: &mut PgConnection) -> Result<(), StoreError> {
+    match version(connection).await? {
+        SCHEMA_VERSION => Ok(()),
+        found if found < SCHEMA_VERSION => Err(StoreError::SchemaTooOld { found, needs: SCHEMA_VERSION }),
+        found => Err(StoreError::SchemaTooNew { found, knows: SCHEMA_VERSION }),
+    }
+}
+
+/// Refuses a server that is too old, or a database that cannot hold every text.
+pub(super) async fn server_fits(connection: &mut PgConnection) -> Result<(), StoreError> {
+    let row = sqlx::query(
+        "SELECT current_setting('server_version_num')::int, current_setting('server_version'), current_setting('server_encoding')",
+    )
+    .fetch_one(&mut *connection)
+    .await
+    .map_err(StoreError::during("asking the server what it is"))?;
+    let get = |source| StoreError::Database { doing: "asking the server what it is", source };
+    let number: i32 = row.try_get(0).map_err(get)?;
+    let version: String = row.try_get(1).map_err(get)?;
+    let encoding: String = row.try_get(2).map_err(get)?;
+    if number < 130_000 {
+        return Err(StoreError::Unsupported(format!(
+            "aftercommit needs PostgreSQL 13 or newer, and this server is {version}"
+        )));
+    }
+    if encoding != "UTF8" {
+        return Err(StoreError::Unsupported(format!(
+            "aftercommit needs a database whose encoding is UTF8, and this one's is {encoding}: create it with ENCODING 'UTF8' TEMPLATE template0"
+        )));
+    }
+    Ok(())
+}
+
+async fn run(connection: &mut PgConnection, sql: &str) -> Result<(), StoreError> {
+    sqlx::raw_sql(AssertSqlSafe(sql))
+        .execute(connection)
+        .await
+        .map(|_| ())
+        .map_err(StoreError::during("migrating"))
+}

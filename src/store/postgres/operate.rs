@@ -1,0 +1,233 @@
+//! People's verbs: read under a lock, judged, applied, audited, in one transaction.
+
+use sqlx::{PgConnection, postgres::PgRow};
+
+use super::{
+    PgStore, Tx,
+    inspect::status_of,
+    row::{self, StoredResponse, history_columns, sentence},
+    wake::CHANNEL,
+};
+use crate::{
+    clock::Timestamp,
+    effect::EffectId,
+    error::StoreError,
+    outcome::Response,
+    state::State,
+    store::{Acted, Status},
+    verb::{Actor, Change, Pinned, Seen, Subject, Verb, judge},
+};
+
+/// Holds the queue row, or the outcome row where there is none: whoever would move the effect waits.
+const LOCK: [&str; 2] = [
+    "SELECT id FROM aftercommit.queue WHERE id = $1 FOR UPDATE",
+    "SELECT effect_id FROM aftercommit.outcomes WHERE effect_id = $1 FOR UPDATE",
+];
+
+/// What a verb is judged by, besides the state.
+const SUBJECT: &str = concat!(
+    "SELECT ",
+    history_columns!(),
+    ", clock_timestamp() AS now_at, q.quiet_at, sent.request_sha256 AS sent_sha256, today.request_sha256 AS today_sha256,
+  today.id AS today_id, today.contract::text AS contract,
+  o.superseded_by IS NOT NULL AS superseded, coalesce(o.refusal_stored, false) AS refusal_stored
+FROM aftercommit.effects AS e
+LEFT JOIN aftercommit.queue AS q ON q.id = e.id
+LEFT JOIN aftercommit.outcomes AS o ON o.effect_id = e.id
+LEFT JOIN aftercommit.terms AS sent ON sent.id = q.terms
+LEFT JOIN aftercommit.operations AS op ON op.downstream = e.downstream AND op.operation = coalesce(e.operation, '')
+LEFT JOIN aftercommit.terms AS today ON today.id = op.terms
+WHERE e.id = $1"
+);
+
+/// The finished effect's row becomes a queue row with a new history; only what every history shares is kept.
+const NEW_HISTORY: &str = "WITH o AS (
+  DELETE FROM aftercommit.outcomes WHERE effect_id = $1 RETURNING state, number, sent_before
+), counted AS (
+  INSERT INTO aftercommit.counters (downstream, state, n)
+  SELECT e.downstream, o.state, -1 FROM o CROSS JOIN aftercommit.effects AS e WHERE e.id = $1
+)
+INSERT INTO aftercommit.queue (id, token, due_at, sweep_at, expires_at, number, sent_before, lane, downstream, operation)
+SELECT e.id, nextval('aftercommit.tokens'), clock_timestamp(), e.expires_at, e.expires_at, o.number, o.sent_before, 'r',
+  e.downstream, e.operation
+FROM o CROSS JOIN aftercommit.effects AS e WHERE e.id = $1";
+
+const DUE_NOW: &str = "UPDATE aftercommit.queue
+SET lane = 'r', xid = pg_current_xact_id(), due_at = clock_timestamp(), token = nextval('aftercommit.tokens')
+WHERE id = $1";
+
+/// It stays uncertain since when it was. A wish to cancel, or the safe time, must not stop what a person asked for.
+const ONE_RESEND: &str = "UPDATE aftercommit.queue
+SET lane = 'r', xid = pg_current_xact_id(), due_at = clock_timestamp(), token = nextval('aftercommit.tokens'), resend = true,
+    swept = false, cancel_requested = false, sweep_at = NULL, note = NULL
+WHERE id = $1";
+
+/// The token stands: the attempt goes on, and its settle finds the mark.
+const REQUEST_CANCEL: &str = "UPDATE aftercommit.queue SET cancel_requested = true WHERE id = $1";
+
+const PARK: &str = "UPDATE aftercommit.queue
+SET lane = 'd', token = nextval('aftercommit.tokens'), swept = false, sweep_at = NULL, cancel_requested = true, note = $2
+WHERE id = $1";
+
+const END: &str = "WITH q AS (
+  DELETE FROM aftercommit.queue WHERE id = $1 RETURNING downstream, number, sent_before
+), counted AS (
+  INSERT INTO aftercommit.counters (downstream, state, n) SELECT downstream, $2, 1 FROM q
+)
+INSERT INTO aftercommit.outcomes (effect_id, token, finished_at, number, sent_before, state, downstream, note, response,
+  response_raw)
+SELECT $1, nextval('aftercommit.tokens'), clock_timestamp(), number, sent_before, $2, downstream, $3, $4::json, $5 FROM q";
+
+const AUDIT: &str = "INSERT INTO aftercommit.audit (at, who, verb, effect_id, from_state, to_state, reason)
+VALUES (clock_timestamp(), $1, $2, $3, $4, $5, $6)";
+
+/// Between the two locks an effect may move from one table to the other; it does not do so for ever.
+const ROUNDS: usize = 10;
+
+impl PgStore {
+    pub(super) async fn judge_and_apply(
+        &self,
+        id: EffectId,
+        verb: &Verb,
+        actor: &Actor,
+        seen: Option<Seen>,
+    ) -> Result<Acted, StoreError> {
+        let doing = "acting on an effect";
+        let mut tx = Tx::begin(&self.pool).await.map_err(StoreError::during(doing))?;
+        let acted = act(&mut tx, id, verb, (actor, seen)).await?;
+        match acted {
+            Acted::Done(..) => tx.commit().await,
+            Acted::Refused(_) | Acted::NotFound => tx.rollback().await,
+        }
+        .map_err(StoreError::during(doing))?;
+        Ok(acted)
+    }
+}
+
+async fn act(
+    connection: &mut PgConnection,
+    id: EffectId,
+    verb: &Verb,
+    (actor, seen): (&Actor, Option<Seen>),
+) -> Result<Acted, StoreError> {
+    let doing = "acting on an effect";
+    lock(connection, id).await?;
+    let Some(before) = status_of(connection, id).await? else { return Ok(Acted::NotFound) };
+    let row = sqlx::query(SUBJECT)
+        .bind(id.get())
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(StoreError::during(doing))?;
+    let subject = subject(&before, &row)?;
+    let now: Timestamp = row::get(&row, "now_at")?;
+    let change = match judge(verb, actor, seen, &subject, now) {
+        Ok(change) => change,
+        Err(refusal) => return Ok(Acted::Refused(refusal)),
+    };
+    apply(connection, id, verb, (actor, &change)).await.map_err(StoreError::during(doing))?;
+    let Some(after) = status_of(connection, id).await? else { return Ok(Acted::NotFound) };
+    sqlx::query(AUDIT)
+        .bind(sentence(&actor.who))
+        .bind(verb.as_str())
+        .bind(id.get())
+        .bind(before.state.as_str())
+        .bind(after.state.as_str())
+        .bind(actor.reason.as_deref().map(sentence))
+        .execute(&mut *connection)
+        .await
+        .map_err(StoreError::during(doing))?;
+    Ok(Acted::Done(change, Box::new(after)))
+}
+
+async fn lock(connection: &mut PgConnection, id: EffectId) -> Result<(), StoreError> {
+    for _ in 0..ROUNDS {
+        for sql in LOCK {
+            let held = sqlx::query(sql)
+                .bind(id.get())
+                .fetch_optional(&mut *connection)
+                .await
+                .map_err(StoreError::during("acting on an effect"))?;
+            if held.is_some() {
+                return Ok(());
+            }
+        }
+    }
+    // Neither queued nor ended: there is no such effect, which the caller will find.
+    Ok(())
+}
+
+fn subject(before: &Status, row: &PgRow) -> Result<Subject, StoreError> {
+    let queued: Option<i64> = row::get(row, "id")?;
+    let sent: Option<Vec<u8>> = row::get(row, "sent_sha256")?;
+    let today: Option<Vec<u8>> = row::get(row, "today_sha256")?;
+    let contract = match row::get::<Option<i64>>(row, "today_id")? {
+        Some(id) => Some(row::parsed(&row::get::<String>(row, "contract")?, ("terms", "contract", id))?),
+        None => None,
+    };
+    Ok(Subject {
+        state: before.state,
+        token: before.token,
+        history: queued.map(|_| row::history(row)).transpose()?,
+        contract,
+        quiet_at: row::get(row, "quiet_at")?,
+        pinned: sent.map(|sent| Pinned { sent, today }),
+        superseded: row::get(row, "superseded")?,
+        refusal_stored: row::get(row, "refusal_stored")?,
+    })
+}
+
+async fn apply(
+    connection: &mut PgConnection,
+    id: EffectId,
+    verb: &Verb,
+    (actor, change): (&Actor, &Change),
+) -> Result<(), sqlx::Error> {
+    let simple = match change {
+        Change::NewHistory => NEW_HISTORY,
+        Change::DueNow => DUE_NOW,
+        Change::OneResend => ONE_RESEND,
+        Change::RequestCancel => REQUEST_CANCEL,
+        Change::Park(why) => {
+            return sqlx::query(PARK).bind(id.get()).bind(sentence(why)).execute(connection).await.map(drop);
+        }
+        Change::End(state) => return end(connection, id, verb, (actor, *state)).await,
+    };
+    sqlx::query(simple).bind(id.get()).execute(&mut *connection).await?;
+    match change {
+        Change::NewHistory | Change::DueNow | Change::OneResend => {
+            sqlx::query("SELECT pg_notify($1, '')").bind(CHANNEL).execute(connection).await.map(drop)
+        }
+        Change::RequestCancel | Change::Park(_) | Change::End(_) => Ok(()),
+    }
+}
+
+async fn end(
+    connection: &mut PgConnection,
+    id: EffectId,
+    verb: &Verb,
+    (actor, state): (&Actor, State),
+) -> Result<(), sqlx::Error> {
+    let response = match verb {
+        Verb::ResolveApplied { response: Some(response) } => {
+            let body = response.clone().into_bytes();
+            StoredResponse::of(Some(&Response { status: None, body, truncated: false }))
+        }
+        Verb::ResolveApplied { response: None }
+        | Verb::Retry
+        | Verb::Resend
+        | Verb::Cancel
+        | Verb::ResolveNotApplied => StoredResponse::default(),
+    };
+    let reason = actor.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
+    let note = sentence(&format!("{} by {}{reason}", verb.as_str(), actor.who));
+    sqlx::query(END)
+        .bind(id.get())
+        .bind(state.as_str())
+        // A success needs no words about what went wrong.
+        .bind((state != State::Succeeded).then_some(note))
+        .bind(response.json)
+        .bind(response.raw)
+        .execute(connection)
+        .await
+        .map(drop)
+}

@@ -1,0 +1,232 @@
+//! Writing effects into the caller's transaction, on the caller's connection.
+
+use sha2::{Digest, Sha256};
+use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
+
+use super::row::{Fields, QUEUE_STATE};
+use crate::{
+    clock::{Clock, SystemClock},
+    effect::{EffectId, IdempotencyKey, InvalidEffect, NewEffect},
+    enqueue::{Enqueue, Enqueued, Receipt},
+    error::EnqueueError,
+    state::State,
+};
+
+/// What the trigger says of a key that is taken.
+const TAKEN: &str = "already has an effect with this key";
+/// Columns that the trigger names.
+const COLUMNS: [&str; 12] = [
+    "downstream",
+    "operation",
+    "idempotency_key",
+    "payload",
+    "body",
+    "content_type",
+    "headers",
+    "target",
+    "due_at",
+    "expires_at",
+    "metadata",
+    "trace_context",
+];
+
+impl Enqueue for SqliteConnection {
+    async fn enqueue_one(&mut self, effect: NewEffect) -> Result<Enqueued, EnqueueError> {
+        write(self, effect).await
+    }
+
+    /// In the order given: a refused INSERT undoes itself only, and with one writer two batches cannot deadlock.
+    async fn enqueue_all(
+        &mut self,
+        effects: Vec<NewEffect>,
+    ) -> Result<Vec<Result<Enqueued, EnqueueError>>, EnqueueError> {
+        let mut results = Vec::with_capacity(effects.len());
+        for effect in effects {
+            match write(self, effect).await {
+                Err(EnqueueError::Database(error)) if error.as_database_error().is_none() => {
+                    return Err(error.into());
+                }
+                result => results.push(result),
+            }
+        }
+        Ok(results)
+    }
+}
+
+/// INSERTs first: it takes the write lock (waiting for it) also in a transaction begun as deferred, which a SELECT first
+/// would turn into one that cannot be upgraded.
+async fn write(conn: &mut SqliteConnection, effect: NewEffect) -> Result<Enqueued, EnqueueError> {
+    check(&effect)?;
+    let key = effect.key.clone().unwrap_or_else(IdempotencyKey::random);
+    match insert(conn, &effect, &key).await {
+        Ok(inserted) => Ok(Enqueued::Inserted(inserted)),
+        Err(error) => {
+            let said = error.as_database_error().map(|error| error.message().to_owned()).unwrap_or_default();
+            if said.contains(TAKEN) {
+                return existing(conn, &effect, &key, error).await;
+            }
+            Err(refusal(&said).map_or(EnqueueError::Database(error), EnqueueError::Invalid))
+        }
+    }
+}
+
+/// What SQLite would take and nobody else: a NUL inside a text.
+fn check(effect: &NewEffect) -> Result<(), InvalidEffect> {
+    for (column, text) in [
+        ("downstream", Some(&effect.downstream)),
+        ("operation", effect.operation.as_ref()),
+        ("payload", effect.payload.as_ref()),
+        ("content_type", effect.content_type.as_ref()),
+        ("headers", effect.headers.as_ref()),
+        ("target", effect.target.as_ref()),
+        ("metadata", effect.metadata.as_ref()),
+        ("trace_context", effect.trace_context.as_ref()),
+    ] {
+        if text.is_some_and(|text| text.contains('\0')) {
+            return Err(InvalidEffect::column(column, "must not contain U+0000"));
+        }
+    }
+    Ok(())
+}
+
+/// The trigger's words, `aftercommit: column X: …`, as a value.
+fn refusal(said: &str) -> Option<InvalidEffect> {
+    let (_, rest) = said.split_once("aftercommit: column ")?;
+    let (column, problem) = rest.split_once(": ")?;
+    let column = COLUMNS.into_iter().find(|known| *known == column)?;
+    Some(InvalidEffect::column(column, problem))
+}
+
+async fn insert(
+    conn: &mut SqliteConnection,
+    effect: &NewEffect,
+    key: &IdempotencyKey,
+) -> Result<Receipt, sqlx::Error> {
+    let now = SystemClock.wall();
+    // Without a time of its own it is due now, by the clock that the trigger asks too: hence no column at all.
+    let sql = match effect.due_at {
+        None => {
+            "INSERT INTO aftercommit_effects (downstream, operation, idempotency_key, payload, body, content_type, \
+                 headers, target, expires_at, metadata, trace_context) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) RETURNING id"
+        }
+        Some(_) => {
+            "INSERT INTO aftercommit_effects (downstream, operation, idempotency_key, payload, body, content_type, \
+                 headers, target, expires_at, metadata, trace_context, due_at) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) RETURNING id"
+        }
+    };
+    let mut query = sqlx::query_scalar(sql)
+        .bind(effect.downstream.clone())
+        .bind(effect.operation.clone())
+        .bind(key.as_str().to_owned())
+        .bind(effect.payload.clone())
+        .bind(effect.body.clone())
+        .bind(effect.content_type.clone())
+        .bind(effect.headers.clone())
+        .bind(effect.target.clone())
+        .bind(effect.expires_at.map(|at| at.micros()))
+        .bind(effect.metadata.clone())
+        .bind(effect.trace_context.clone());
+    if let Some(due_at) = effect.due_at {
+        query = query.bind(due_at.micros());
+    }
+    let id: i64 = query.fetch_one(conn).await?;
+    let state = match effect.due_at {
+        Some(due_at) if due_at > now => State::Scheduled,
+        _ => State::Ready,
+    };
+    Ok(Receipt { id: EffectId::new(id), key: key.as_str().to_owned(), state })
+}
+
+/// The effect that holds the key; `refused` is what the INSERT was told, should it have vanished since.
+async fn existing(
+    conn: &mut SqliteConnection,
+    effect: &NewEffect,
+    key: &IdempotencyKey,
+    refused: sqlx::Error,
+) -> Result<Enqueued, EnqueueError> {
+    let sql = format!(
+        "SELECT e.id, e.operation, e.payload, e.body, e.content_type, e.headers, e.target, e.ordering_key, e.needs, \
+             e.bindings, CAST(e.undoes AS TEXT) AS undoes, e.fingerprint, \
+             CASE WHEN o.effect_id IS NOT NULL THEN o.state ELSE {QUEUE_STATE} END AS state \
+         FROM aftercommit_effects AS e LEFT JOIN aftercommit_queue AS q ON q.id = e.id \
+         LEFT JOIN aftercommit_outcomes AS o ON o.effect_id = e.id \
+         WHERE e.downstream = ?2 AND e.idempotency_key = ?3"
+    );
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(SystemClock.wall().micros())
+        .bind(effect.downstream.clone())
+        .bind(key.as_str().to_owned())
+        .fetch_optional(conn)
+        .await?;
+    let Some(row) = row else { return Err(refused.into()) };
+    let id: i64 = row.try_get("id")?;
+    if stored_fingerprint(&row)? != fingerprint_of(effect) {
+        return Err(EnqueueError::OtherRequest {
+            downstream: effect.downstream.clone(),
+            key: key.as_str().to_owned(),
+            id,
+        });
+    }
+    let state = Fields::new(&row, "aftercommit_effects", id)
+        .word("state", |word| word.parse::<State>().ok())
+        .map_err(|error| sqlx::Error::Decode(error.into()))?;
+    let receipt = Receipt { id: EffectId::new(id), key: key.as_str().to_owned(), state };
+    Ok(if state.is_terminal() { Enqueued::Ended(receipt) } else { Enqueued::Pending(receipt) })
+}
+
+fn fingerprint_of(effect: &NewEffect) -> Vec<u8> {
+    fingerprint([
+        effect.operation.as_deref().map(str::as_bytes),
+        effect.payload.as_deref().map(str::as_bytes),
+        effect.body.as_deref(),
+        effect.content_type.as_deref().map(str::as_bytes),
+        effect.headers.as_deref().map(str::as_bytes),
+        effect.target.as_deref().map(str::as_bytes),
+        None,
+        None,
+        None,
+        None,
+    ])
+}
+
+fn stored_fingerprint(row: &SqliteRow) -> Result<Vec<u8>, sqlx::Error> {
+    if let Some(stored) = row.try_get::<Option<Vec<u8>>, _>("fingerprint")? {
+        return Ok(stored);
+    }
+    let text = |column: &str| row.try_get::<Option<String>, _>(column);
+    let body: Option<Vec<u8>> = row.try_get("body")?;
+    let (operation, payload, content_type) = (text("operation")?, text("payload")?, text("content_type")?);
+    let (headers, target, ordering_key) = (text("headers")?, text("target")?, text("ordering_key")?);
+    let (needs, bindings, undoes) = (text("needs")?, text("bindings")?, text("undoes")?);
+    Ok(fingerprint([
+        operation.as_deref().map(str::as_bytes),
+        payload.as_deref().map(str::as_bytes),
+        body.as_deref(),
+        content_type.as_deref().map(str::as_bytes),
+        headers.as_deref().map(str::as_bytes),
+        target.as_deref().map(str::as_bytes),
+        ordering_key.as_deref().map(str::as_bytes),
+        needs.as_deref().map(str::as_bytes),
+        bindings.as_deref().map(str::as_bytes),
+        undoes.as_deref().map(str::as_bytes),
+    ]))
+}
+
+/// SHA-256 over operation, payload, body, content type, headers, target, ordering key, needs, bindings and undoes; before
+/// each whether it is there and how long it is, so that no two requests share their bytes.
+fn fingerprint(parts: [Option<&[u8]>; 10]) -> Vec<u8> {
+    let mut hash = Sha256::new();
+    for part in parts {
+        match part {
+            None => hash.update([0]),
+            Some(bytes) => {
+                hash.update([1]);
+                hash.update(u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_be_bytes());
+                hash.update(bytes);
+            }
+        }
+    }
+    hash.finalize().to_vec()
+}

@@ -1,0 +1,344 @@
+//! People's view: look-ups through `aftercommit_status`, lists and counts by statements that an index serves.
+
+use serde_json::value::RawValue;
+use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection, sqlite::SqliteRow};
+
+use super::row::{Fields, QUEUE_STATE};
+use crate::{
+    clock::Timestamp,
+    contract::{Contract, Dedupe, OnUnknown, Window},
+    effect::EffectId,
+    error::StoreError,
+    outcome::Verdict,
+    state::State,
+    store::{Audited, Count, DownstreamInfo, Filter, LoggedAttempt, PAGE_MAX, Status, WorkerInfo},
+};
+
+/// A worker is live if it reported within this many microseconds.
+const LIVE_US: i64 = 30_000_000;
+const DOING: &str = "reading for people";
+
+/// Columns that applications write are cast: one strange row must not hide the page it stands on.
+const STATUS: &str = "SELECT s.id, CAST(s.downstream AS TEXT) AS downstream, CAST(s.operation AS TEXT) AS operation, \
+     CAST(s.idempotency_key AS TEXT) AS idempotency_key, s.state, s.held_by, s.attempts, \
+     CAST(s.due_at AS INTEGER) AS due_at, s.first_sent_at, s.safe_until, s.lease_until, s.worker, s.last_outcome, \
+     s.last_error, s.response_status, s.response, CAST(s.metadata AS TEXT) AS metadata, s.superseded_by, \
+     CAST(s.created_at AS INTEGER) AS created_at, s.finished_at, coalesce(q.token, o.token, 0) AS token \
+     FROM aftercommit_status AS s LEFT JOIN aftercommit_queue AS q ON q.id = s.id \
+     LEFT JOIN aftercommit_outcomes AS o ON o.effect_id = s.id ";
+
+/// Every name that effects use, by jumps along the unique index instead of a scan.
+const NAMES: &str = "WITH RECURSIVE names (name) AS (SELECT min(downstream) FROM aftercommit_effects UNION ALL \
+     SELECT (SELECT min(e.downstream) FROM aftercommit_effects AS e WHERE e.downstream > names.name) \
+     FROM names WHERE names.name IS NOT NULL) ";
+
+pub(super) async fn effect(conn: &mut SqliteConnection, id: EffectId) -> Result<Option<Status>, StoreError> {
+    let row = sqlx::query(sqlx::AssertSqlSafe(format!("{STATUS} WHERE s.id = ?1")))
+        .bind(id.get())
+        .fetch_optional(conn)
+        .await
+        .map_err(StoreError::during(DOING))?;
+    row.map(|row| status(&row)).transpose()
+}
+
+pub(super) async fn effects(
+    conn: &mut SqliteConnection,
+    filter: &Filter,
+    now: Timestamp,
+) -> Result<Vec<Status>, StoreError> {
+    let mut query = QueryBuilder::<Sqlite>::new(STATUS);
+    query.push("WHERE s.id IN (");
+    match (filter.state, &filter.key) {
+        (Some(state), None) if state.is_terminal() => {
+            query.push("SELECT i.effect_id FROM aftercommit_outcomes AS i WHERE i.state = ");
+            query.push_bind(state.as_str());
+            narrow(&mut query, filter, "i.effect_id");
+        }
+        (Some(state), None) => {
+            query.push("SELECT i.id FROM aftercommit_queue AS i WHERE ");
+            in_queue(&mut query, state, now);
+            narrow(&mut query, filter, "i.id");
+        }
+        (state, key) => {
+            query.push("SELECT i.id FROM aftercommit_effects AS i WHERE 1 = 1");
+            if let Some(key) = key {
+                query.push(" AND i.idempotency_key = ").push_bind(key.clone());
+                // Without a downstream the unique index still serves, one name after the other.
+                query.push(" AND i.downstream IN (").push(NAMES).push("SELECT name FROM names)");
+            }
+            if let Some(state) = state {
+                query.push(
+                    " AND EXISTS (SELECT 1 FROM aftercommit_status AS v WHERE v.id = i.id AND v.state = ",
+                );
+                query.push_bind(state.as_str()).push(")");
+            }
+            narrow(&mut query, filter, "i.id");
+        }
+    }
+    query.push(") ORDER BY s.id DESC");
+    let rows = query.build().persistent(false).fetch_all(conn).await.map_err(StoreError::during(DOING))?;
+    rows.iter().map(status).collect()
+}
+
+/// The rest of the filter, for a table that has `downstream` and this id.
+fn narrow(query: &mut QueryBuilder<Sqlite>, filter: &Filter, id: &str) {
+    if let Some(downstream) = &filter.downstream {
+        query.push(" AND i.downstream = ").push_bind(downstream.clone());
+    }
+    if let Some(before) = filter.before {
+        query.push(format_args!(" AND {id} < ")).push_bind(before.get());
+    }
+    query.push(format_args!(" ORDER BY {id} DESC LIMIT "));
+    query.push_bind(i64::from(filter.limit.min(PAGE_MAX)));
+}
+
+fn in_queue(query: &mut QueryBuilder<Sqlite>, state: State, now: Timestamp) {
+    match state {
+        State::InDoubt => query.push("i.lane = 'd'"),
+        State::InFlight => query.push("i.claimed = 1"),
+        State::Waiting => query.push("i.lane = 'w'"),
+        State::Ready => query
+            .push("i.claimed = 0 AND (i.lane = 'r' OR (i.lane = 't' AND i.due_at <= ")
+            .push_bind(now.micros())
+            .push("))"),
+        State::Retrying => query
+            .push("i.claimed = 0 AND i.lane = 't' AND i.tries > 0 AND i.due_at > ")
+            .push_bind(now.micros()),
+        State::Scheduled => query
+            .push("i.claimed = 0 AND i.lane = 't' AND i.tries = 0 AND i.due_at > ")
+            .push_bind(now.micros()),
+        State::Succeeded | State::Failed | State::Cancelled | State::Expired => query.push("0 = 1"),
+    };
+}
+
+fn status(row: &SqliteRow) -> Result<Status, StoreError> {
+    let id: i64 = row.try_get("id").map_err(StoreError::during(DOING))?;
+    let fields = Fields::new(row, "aftercommit_status", id);
+    let last_outcome = match fields.opt_text("last_outcome")? {
+        Some(_) => Some(fields.word("last_outcome", verdict)?),
+        None => None,
+    };
+    Ok(Status {
+        id: EffectId::new(id),
+        downstream: fields.shown("downstream")?.unwrap_or_default(),
+        operation: fields.shown("operation")?,
+        idempotency_key: fields.shown("idempotency_key")?.unwrap_or_default(),
+        state: fields.word("state", |word| word.parse().ok())?,
+        held_by: fields.opt_text("held_by")?,
+        attempts: fields.count("attempts")?,
+        due_at: fields.opt_time("due_at")?,
+        first_sent_at: fields.opt_time("first_sent_at")?,
+        safe_until: fields.opt_time("safe_until")?,
+        lease_until: fields.opt_time("lease_until")?,
+        worker: fields.opt_text("worker")?,
+        last_outcome,
+        last_error: fields.opt_text("last_error")?,
+        response_status: fields.opt_status("response_status")?,
+        response: fields.opt_text("response")?.map(raw),
+        metadata: fields.shown("metadata")?.map(raw),
+        superseded_by: fields.opt_int("superseded_by")?.map(EffectId::new),
+        created_at: fields.time("created_at")?,
+        finished_at: fields.opt_time("finished_at")?,
+        token: fields.int("token")?,
+    })
+}
+
+fn verdict(word: &str) -> Option<Verdict> {
+    Verdict::ALL.into_iter().find(|verdict| verdict.as_str() == word)
+}
+
+/// JSON text as it was written; text that is no JSON (a row changed by hand) is shown as a JSON string.
+fn raw(text: String) -> Box<RawValue> {
+    RawValue::from_string(text.clone()).unwrap_or_else(|_| {
+        let quoted = serde_json::to_string(&text).expect("a string always serialises");
+        RawValue::from_string(quoted).expect("a serialised string is JSON")
+    })
+}
+
+pub(super) async fn attempts(
+    conn: &mut SqliteConnection,
+    id: EffectId,
+) -> Result<Vec<LoggedAttempt>, StoreError> {
+    let rows = sqlx::query(
+        "SELECT number AS attempt, token, worker, started_at, ended_at, phase, outcome, response_status, error, late \
+         FROM aftercommit_attempts WHERE effect_id = ?1 \
+         UNION ALL \
+         SELECT number, token, worker, started_at, ended_at, phase, 'applied', response_status, NULL, 0 \
+         FROM aftercommit_outcomes WHERE effect_id = ?1 AND phase IS NOT NULL \
+         ORDER BY attempt, token, late",
+    )
+    .bind(id.get())
+    .fetch_all(conn)
+    .await
+    .map_err(StoreError::during(DOING))?;
+    rows.iter()
+        .map(|row| {
+            let fields = Fields::new(row, "aftercommit_attempts", id.get());
+            Ok(LoggedAttempt {
+                effect_id: id,
+                attempt: fields.count("attempt")?,
+                token: fields.int("token")?,
+                worker: fields.opt_text("worker")?,
+                started_at: fields.time("started_at")?,
+                ended_at: fields.opt_time("ended_at")?,
+                phase: fields.text("phase")?,
+                outcome: fields.word("outcome", verdict)?,
+                response_status: fields.opt_status("response_status")?,
+                error: fields.opt_text("error")?,
+                late: fields.flag("late")?,
+            })
+        })
+        .collect()
+}
+
+pub(super) async fn counts(conn: &mut SqliteConnection, now: Timestamp) -> Result<Vec<Count>, StoreError> {
+    let sql = format!(
+        "SELECT downstream, state, n FROM aftercommit_counters WHERE n > 0 \
+         UNION ALL SELECT q.downstream, {QUEUE_STATE}, count(*) FROM aftercommit_queue AS q GROUP BY 1, 2 \
+         ORDER BY 1, 2"
+    );
+    let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(now.micros())
+        .fetch_all(conn)
+        .await
+        .map_err(StoreError::during(DOING))?;
+    rows.iter()
+        .map(|row| {
+            let fields = Fields::new(row, "aftercommit_counters", 0);
+            Ok(Count {
+                downstream: fields.text("downstream")?,
+                state: fields.word("state", |word| word.parse().ok())?,
+                effects: amount(&fields, "n")?,
+            })
+        })
+        .collect()
+}
+
+fn amount(fields: &Fields<'_>, column: &'static str) -> Result<u64, StoreError> {
+    let n = fields.int(column)?;
+    u64::try_from(n).map_err(|error| fields.corrupt(column, error))
+}
+
+pub(super) async fn downstreams(
+    conn: &mut SqliteConnection,
+    now: Timestamp,
+) -> Result<Vec<DownstreamInfo>, StoreError> {
+    let sql = format!(
+        "{NAMES}, known (name) AS (SELECT name FROM aftercommit_downstreams \
+             UNION SELECT name FROM names WHERE name IS NOT NULL) \
+         SELECT CAST(n.name AS TEXT) AS name, d.kind, \
+             (SELECT t.contract FROM aftercommit_operations AS op JOIN aftercommit_terms AS t ON t.id = op.terms \
+                 WHERE op.downstream = n.name ORDER BY op.operation LIMIT 1) AS contract, \
+             (SELECT count(*) FROM aftercommit_workers AS w, json_each(w.downstreams) AS served \
+                 WHERE served.value = n.name AND w.seen_at > ?2) AS workers, \
+             (SELECT count(*) FROM aftercommit_queue AS q WHERE q.downstream = n.name AND q.claimed = 0 \
+                 AND q.lane IN ('r', 't', 'w')) AS pending, \
+             (SELECT count(*) FROM aftercommit_queue AS q WHERE q.downstream = n.name AND q.claimed = 1) AS in_flight, \
+             (SELECT count(*) FROM aftercommit_queue AS q WHERE q.downstream = n.name AND q.claimed = 0 \
+                 AND q.lane = 'd') AS in_doubt, \
+             coalesce((SELECT c.n FROM aftercommit_counters AS c \
+                 WHERE c.downstream = n.name AND c.state = 'failed'), 0) AS failed, \
+             (SELECT min(q.due_at) FROM aftercommit_queue AS q WHERE q.downstream = n.name AND q.claimed = 0 \
+                 AND q.lane IN ('r', 't') AND (q.lane = 'r' OR q.due_at <= ?1)) AS oldest_due_at \
+         FROM known AS n LEFT JOIN aftercommit_downstreams AS d ON d.name = n.name ORDER BY n.name"
+    );
+    let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(now.micros())
+        .bind(now.micros().saturating_sub(LIVE_US))
+        .fetch_all(conn)
+        .await
+        .map_err(StoreError::during(DOING))?;
+    rows.iter()
+        .map(|row| {
+            let fields = Fields::new(row, "aftercommit_downstreams", 0);
+            let contract = fields.opt_text("contract")?;
+            let contract = contract.map(|_| fields.json::<Contract>("contract")).transpose()?;
+            Ok(DownstreamInfo {
+                name: fields.text("name")?,
+                kind: fields.opt_text("kind")?,
+                contract: contract.as_ref().map(words),
+                workers: fields.count("workers")?,
+                pending: amount(&fields, "pending")?,
+                in_flight: amount(&fields, "in_flight")?,
+                in_doubt: amount(&fields, "in_doubt")?,
+                failed: amount(&fields, "failed")?,
+                oldest_due_at: fields.opt_time("oldest_due_at")?,
+            })
+        })
+        .collect()
+}
+
+/// A contract in a few words.
+fn words(contract: &Contract) -> String {
+    match (contract.dedupe, contract.window, contract.on_unknown) {
+        (Dedupe::Key, Some(Window::Forever), _) => "deduplicates by key, for ever".to_owned(),
+        (Dedupe::Key, Some(Window::For(length)), _) => format!("deduplicates by key, for {length:?}"),
+        (Dedupe::Key, None, _) => "deduplicates by key, for an unpublished time".to_owned(),
+        (Dedupe::Lookup, _, _) => "can be asked whether it was applied".to_owned(),
+        (Dedupe::None, _, OnUnknown::Hold) => "cannot deduplicate: unknown outcomes are held".to_owned(),
+        (Dedupe::None, _, OnUnknown::Retry) => "cannot deduplicate: duplicates are accepted".to_owned(),
+    }
+}
+
+pub(super) async fn workers(
+    conn: &mut SqliteConnection,
+    now: Timestamp,
+) -> Result<Vec<WorkerInfo>, StoreError> {
+    let rows = sqlx::query(
+        "SELECT w.name, w.version, w.started_at, w.seen_at, w.downstreams, w.seen_at > ?1 AS live, \
+             (SELECT count(*) FROM aftercommit_claims AS c \
+                 JOIN aftercommit_queue AS q ON q.token = c.token AND q.claimed = 1 \
+                 WHERE c.worker = w.name) AS in_flight \
+         FROM aftercommit_workers AS w ORDER BY live DESC, w.name",
+    )
+    .bind(now.micros().saturating_sub(LIVE_US))
+    .fetch_all(conn)
+    .await
+    .map_err(StoreError::during(DOING))?;
+    rows.iter()
+        .map(|row| {
+            let fields = Fields::new(row, "aftercommit_workers", 0);
+            Ok(WorkerInfo {
+                name: fields.text("name")?,
+                started_at: fields.time("started_at")?,
+                seen_at: fields.time("seen_at")?,
+                live: fields.flag("live")?,
+                downstreams: fields.json("downstreams")?,
+                in_flight: amount(&fields, "in_flight")?,
+                version: fields.text("version")?,
+            })
+        })
+        .collect()
+}
+
+pub(super) async fn audit(
+    conn: &mut SqliteConnection,
+    effect: Option<EffectId>,
+    limit: u32,
+) -> Result<Vec<Audited>, StoreError> {
+    let rows = sqlx::query(
+        "SELECT id, at, who, verb, effect_id, from_state, to_state, reason FROM aftercommit_audit \
+         WHERE ?1 IS NULL OR effect_id = ?1 ORDER BY id DESC LIMIT ?2",
+    )
+    .bind(effect.map(EffectId::get))
+    .bind(i64::from(limit))
+    .fetch_all(conn)
+    .await
+    .map_err(StoreError::during(DOING))?;
+    rows.iter()
+        .map(|row| {
+            let id = row.try_get("id").map_err(StoreError::during(DOING))?;
+            let fields = Fields::new(row, "aftercommit_audit", id);
+            Ok(Audited {
+                id,
+                at: fields.time("at")?,
+                who: fields.text("who")?,
+                verb: fields.text("verb")?,
+                effect_id: fields.opt_int("effect_id")?.map(EffectId::new),
+                from_state: fields.opt_text("from_state")?,
+                to_state: fields.opt_text("to_state")?,
+                reason: fields.opt_text("reason")?,
+            })
+        })
+        .collect()
+}

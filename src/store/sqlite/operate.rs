@@ -1,0 +1,219 @@
+//! A person's verbs: judged, applied and audited in one transaction.
+
+use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
+
+use super::{
+    inspect,
+    row::{Fields, HISTORY, QUEUE_STATE, history, next_token},
+    write::{Ending, Writes, add_to_counter},
+};
+use crate::{
+    clock::Timestamp,
+    contract::Contract,
+    effect::EffectId,
+    error::StoreError,
+    outcome::{REASON_MAX, Response, stored_text},
+    state::State,
+    store::Acted,
+    verb::{Actor, Change, Pinned, Seen, Subject, Verb, judge},
+};
+
+const DOING: &str = "applying a person's verb";
+
+/// An effect under the write lock, and what its ending would carry on.
+struct Target {
+    id: i64,
+    downstream: String,
+    number: i64,
+    sent_before: bool,
+    subject: Subject,
+}
+
+pub(super) async fn act(
+    conn: &mut SqliteConnection,
+    id: EffectId,
+    (verb, actor, seen): (&Verb, &Actor, Option<Seen>),
+    now: Timestamp,
+) -> Result<Acted, StoreError> {
+    adopt(conn, id.get()).await.map_err(StoreError::during(DOING))?;
+    let Some(target) = load(conn, id.get(), now).await? else { return Ok(Acted::NotFound) };
+    let change = match judge(verb, actor, seen, &target.subject, now) {
+        Ok(change) => change,
+        Err(refusal) => return Ok(Acted::Refused(refusal)),
+    };
+    match &change {
+        Change::End(state) => end(conn, &target, *state, (verb, actor), now).await?,
+        Change::NewHistory | Change::DueNow | Change::OneResend | Change::RequestCancel | Change::Park(_) => {
+            requeue(conn, &target, &change, now).await?;
+        }
+    }
+    let Some(status) = inspect::effect(conn, id).await? else { return Ok(Acted::NotFound) };
+    sqlx::query(
+        "INSERT INTO aftercommit_audit (at, who, verb, effect_id, from_state, to_state, reason) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+    )
+    .bind(now.micros())
+    .bind(actor.who.clone())
+    .bind(verb.as_str())
+    .bind(id.get())
+    .bind(target.subject.state.as_str())
+    .bind(status.state.as_str())
+    .bind(actor.reason.clone())
+    .execute(conn)
+    .await
+    .map_err(StoreError::during(DOING))?;
+    Ok(Acted::Done(change, Box::new(status)))
+}
+
+/// An effect that is neither queued nor finished (its INSERT ran without triggers) is uncertain: parked, as `status` shows it.
+async fn adopt(conn: &mut SqliteConnection, id: i64) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "INSERT INTO aftercommit_queue (id, downstream, lane, first_sent_at, uncertain, sent_before, expires_at, note) \
+         SELECT e.id, e.downstream, 'd', max(e.created_at, e.due_at), 1, 1, e.expires_at, \
+             'it was neither queued nor finished: nobody knows what became of it' \
+         FROM aftercommit_effects AS e WHERE e.id = ?1 \
+             AND NOT EXISTS (SELECT 1 FROM aftercommit_queue WHERE id = ?1) \
+             AND NOT EXISTS (SELECT 1 FROM aftercommit_outcomes WHERE effect_id = ?1)",
+    )
+    .bind(id)
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+async fn load(conn: &mut SqliteConnection, id: i64, now: Timestamp) -> Result<Option<Target>, StoreError> {
+    let sql = format!(
+        "SELECT e.id, e.downstream, o.effect_id IS NOT NULL AS ended, {HISTORY}, q.quiet_at, \
+             CASE WHEN o.effect_id IS NOT NULL THEN o.state ELSE {QUEUE_STATE} END AS state, \
+             coalesce(q.token, o.token) AS token, coalesce(q.number, o.number) AS number, \
+             coalesce(q.sent_before, o.sent_before) AS was_sent, p.request_sha256 AS sent, \
+             today.request_sha256 AS today, today.contract AS contract, o.superseded_by, \
+             coalesce(o.refusal_stored, 0) AS refusal_stored \
+         FROM aftercommit_effects AS e LEFT JOIN aftercommit_queue AS q ON q.id = e.id \
+         LEFT JOIN aftercommit_outcomes AS o ON o.effect_id = e.id \
+         LEFT JOIN aftercommit_terms AS p ON p.id = q.terms \
+         LEFT JOIN aftercommit_operations AS op \
+             ON op.downstream = e.downstream AND op.operation = coalesce(e.operation, '') \
+         LEFT JOIN aftercommit_terms AS today ON today.id = op.terms \
+         WHERE e.id = ?2"
+    );
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(now.micros())
+        .bind(id)
+        .fetch_optional(conn)
+        .await
+        .map_err(StoreError::during(DOING))?;
+    row.map(|row| target(&row, now)).transpose()
+}
+
+fn target(row: &SqliteRow, now: Timestamp) -> Result<Target, StoreError> {
+    let id = row.try_get("id").map_err(StoreError::during(DOING))?;
+    let fields = Fields::new(row, "aftercommit_queue", id);
+    let history = if fields.flag("ended")? { None } else { Some(history(&fields, now)?) };
+    let contract = match fields.opt_text("contract")? {
+        Some(_) => Some(fields.of("aftercommit_terms").json::<Contract>("contract")?),
+        None => None,
+    };
+    let today = fields.opt_bytes("today")?;
+    Ok(Target {
+        id,
+        downstream: fields.text("downstream")?,
+        number: fields.int("number")?,
+        sent_before: fields.flag("was_sent")?,
+        subject: Subject {
+            state: fields.word("state", |word| word.parse::<State>().ok())?,
+            token: fields.int("token")?,
+            history,
+            contract,
+            quiet_at: fields.opt_time("quiet_at")?,
+            pinned: fields.opt_bytes("sent")?.map(|sent| Pinned { sent, today }),
+            superseded: fields.opt_int("superseded_by")?.is_some(),
+            refusal_stored: fields.flag("refusal_stored")?,
+        },
+    })
+}
+
+async fn end(
+    conn: &mut SqliteConnection,
+    target: &Target,
+    state: State,
+    (verb, actor): (&Verb, &Actor),
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let response = match verb {
+        Verb::ResolveApplied { response: Some(json) } => {
+            Some(Response { body: json.clone().into_bytes(), ..Response::default() })
+        }
+        Verb::ResolveApplied { response: None }
+        | Verb::ResolveNotApplied
+        | Verb::Retry
+        | Verb::Resend
+        | Verb::Cancel => None,
+    };
+    let note = (state == State::Failed).then(|| {
+        let reason = actor.reason.as_deref().unwrap_or_default();
+        stored_text(&format!("{} said that it was not applied: {reason}", actor.who), REASON_MAX)
+    });
+    let ending = Ending {
+        id: target.id,
+        downstream: target.downstream.clone(),
+        state,
+        token: next_token(conn).await?.get(),
+        note,
+        number: target.number,
+        sent_before: target.sent_before,
+        refusal_stored: false,
+        response,
+        first: None,
+    };
+    Writes::of_ending(ending, now).apply(conn).await
+}
+
+/// Writes the change of an effect that is, or comes back, in the queue.
+async fn requeue(
+    conn: &mut SqliteConnection,
+    target: &Target,
+    change: &Change,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let sql = match change {
+        // No new token: the worker that holds the claim must still be able to settle.
+        Change::RequestCancel => "UPDATE aftercommit_queue SET cancel_requested = 1 WHERE id = ?1",
+        Change::DueNow => "UPDATE aftercommit_queue SET lane = 'r', due_at = ?2, token = ?3 WHERE id = ?1",
+        // The sweep does not look at `safe_until` of a person's one resend, only at the expiry.
+        Change::OneResend => {
+            "UPDATE aftercommit_queue SET lane = 'r', due_at = ?2, token = ?3, resend = 1, cancel_requested = 0, \
+                 sweep_at = expires_at WHERE id = ?1"
+        }
+        Change::Park(_) => {
+            "UPDATE aftercommit_queue SET lane = 'd', due_at = NULL, sweep_at = NULL, token = ?3, note = ?4 \
+             WHERE id = ?1 AND ?2 IS NOT NULL"
+        }
+        Change::NewHistory => {
+            "INSERT INTO aftercommit_queue \
+                 (id, downstream, lane, due_at, sweep_at, expires_at, token, number, sent_before) \
+             SELECT e.id, e.downstream, 'r', ?2, e.expires_at, e.expires_at, ?3, o.number, o.sent_before \
+             FROM aftercommit_effects AS e JOIN aftercommit_outcomes AS o ON o.effect_id = e.id WHERE e.id = ?1"
+        }
+        Change::End(_) => return Ok(()),
+    };
+    let mut query = sqlx::query(sql).bind(target.id);
+    if !matches!(change, Change::RequestCancel) {
+        query = query.bind(now.micros()).bind(next_token(conn).await?.get());
+    }
+    if let Change::Park(why) = change {
+        query = query.bind(stored_text(why, REASON_MAX));
+    }
+    query.execute(&mut *conn).await.map_err(StoreError::during(DOING))?;
+    if matches!(change, Change::NewHistory) {
+        sqlx::query("DELETE FROM aftercommit_outcomes WHERE effect_id = ?1")
+            .bind(target.id)
+            .execute(&mut *conn)
+            .await
+            .map_err(StoreError::during(DOING))?;
+        add_to_counter(conn, &target.downstream, target.subject.state.as_str(), -1)
+            .await
+            .map_err(StoreError::during(DOING))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! Defends what a person may do: state × verb, and every reason to refuse. A verb that is refused writes nothing.
+
+use std::time::Duration;
+
+use super::*;
+use crate::{contract::OnUnknown, effect::EffectId};
+
+const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn verbs() -> [Verb; 5] {
+    [
+        Verb::Retry,
+        Verb::Resend,
+        Verb::Cancel,
+        Verb::ResolveApplied { response: None },
+        Verb::ResolveNotApplied,
+    ]
+}
+
+fn somebody() -> Actor {
+    Actor { who: "mika".to_owned(), reason: Some("the vendor's page shows it".to_owned()) }
+}
+
+fn subject(state: State, uncertain: bool) -> Subject {
+    let history = History {
+        id: EffectId::new(17),
+        uncertain,
+        sent_before: uncertain,
+        attempts: 1,
+        tries: 1,
+        started_at: NOW.minus(HOUR),
+        first_sent_at: uncertain.then(|| NOW.minus(HOUR)),
+        window_at_claim: None,
+        expires_at: None,
+        resend: false,
+        cancel_requested: false,
+        applied_late: false,
+    };
+    Subject {
+        state,
+        token: 5,
+        history: (!state.is_terminal()).then_some(history),
+        contract: Some(Contract::none(OnUnknown::Hold)),
+        quiet_at: None,
+        pinned: None,
+        superseded: false,
+        refusal_stored: false,
+    }
+}
+
+/// Every subject that can be, without special circumstances.
+fn subjects() -> impl Iterator<Item = Subject> {
+    let possible = |state: State, uncertain: bool| match state {
+        State::Waiting | State::Scheduled => !uncertain,
+        State::InDoubt => uncertain,
+        State::Succeeded | State::Failed | State::Cancelled | State::Expired => !uncertain,
+        State::Ready | State::Retrying | State::InFlight => true,
+    };
+    State::ALL
+        .into_iter()
+        .flat_map(|state| [(state, false), (state, true)])
+        .filter(move |(state, uncertain)| possible(*state, *uncertain))
+        .map(|(state, uncertain)| subject(state, uncertain))
+}
+
+pub(crate) fn subject_is_uncertain(subject: &Subject) -> bool {
+    subject.history.as_ref().is_some_and(|history| history.uncertain)
+}
+
+/// Every change that any verb orders of any subject.
+pub(crate) fn everything_judged() -> Vec<(Subject, Verb, Change)> {
+    subjects()
+        .flat_map(|subject| verbs().into_iter().map(move |verb| (subject.clone(), verb)))
+        .filter_map(|(subject, verb)| {
+            let change = judge(&verb, &somebody(), None, &subject, NOW).ok()?;
+            Some((subject, verb, change))
+        })
+        .collect()
+}
+
+/// The matrix as the design words it; `None` is a refusal because of the state.
+fn ordered(verb: &Verb, state: State, uncertain: bool) -> Option<Change> {
+    match (verb, state) {
+        (Verb::Retry, State::Failed) => Some(Change::NewHistory),
+        (Verb::Retry, State::Scheduled | State::Retrying) => Some(Change::DueNow),
+        (Verb::Resend, State::InDoubt) => Some(Change::OneResend),
+        (Verb::Cancel, State::InFlight) => Some(Change::RequestCancel),
+        (Verb::Cancel, state) if state.is_pending() && uncertain => {
+            Some(Change::Park("cancelled while its outcome was unknown".to_owned()))
+        }
+        (Verb::Cancel, state) if state.is_pending() => Some(Change::End(State::Cancelled)),
+        (Verb::ResolveApplied { .. }, State::InDoubt) => Some(Change::End(State::Succeeded)),
+        (Verb::ResolveNotApplied, State::InDoubt) => Some(Change::End(State::Failed)),
+        _ => None,
+    }
+}
+
+#[test]
+fn each_verb_takes_the_states_that_the_design_names_and_no_other() {
+    for subject in subjects() {
+        for verb in verbs() {
+            let uncertain = subject_is_uncertain(&subject);
+            let judged = judge(&verb, &somebody(), None, &subject, NOW);
+            match (ordered(&verb, subject.state, uncertain), &judged) {
+                (Some(want), Ok(change)) => assert_eq!(*change, want, "{verb:?} of {}", subject.state),
+                (None, Err(Refusal::State { verb: word, state, hint, .. })) => {
+                    assert_eq!((*word, *state), (verb.as_str(), subject.state));
+                    assert!(!hint.is_empty(), "a refusal says what to do instead");
+                }
+                _ => panic!("{verb:?} of {} (uncertain: {uncertain}) gave {judged:?}", subject.state),
+            }
+        }
+    }
+}
+
+#[test]
+fn an_action_on_what_has_changed_since_is_stale_whatever_it_is() {
+    for subject in subjects() {
+        for verb in verbs() {
+            let current = Seen { state: subject.state, token: subject.token };
+            let judged = judge(&verb, &somebody(), None, &subject, NOW);
+            assert_eq!(judge(&verb, &somebody(), Some(current), &subject, NOW), judged);
+            let older = Seen { token: subject.token - 1, ..current };
+            let elsewhere = State::ALL.into_iter().find(|state| *state != subject.state).expect("ten states");
+            for seen in [older, Seen { state: elsewhere, ..current }] {
+                let refused = judge(&verb, &somebody(), Some(seen), &subject, NOW);
+                assert_eq!(refused, Err(Refusal::Stale { state: subject.state, token: subject.token }));
+            }
+        }
+    }
+}
+
+#[test]
+fn who_changes_an_outcome_says_why() {
+    let in_doubt = subject(State::InDoubt, true);
+    for verb in [Verb::ResolveApplied { response: None }, Verb::ResolveNotApplied] {
+        for reason in [None, Some(String::new()), Some(" \n".to_owned())] {
+            let actor = Actor { who: "mika".to_owned(), reason };
+            let refused = judge(&verb, &actor, None, &in_doubt, NOW);
+            assert_eq!(refused, Err(Refusal::NeedsReason { verb: verb.as_str() }));
+        }
+    }
+    assert_eq!(judge(&Verb::Resend, &Actor::default(), None, &in_doubt, NOW), Ok(Change::OneResend));
+}
+
+#[test]
+fn nobody_decides_while_the_last_request_may_still_be_travelling() {
+    for verb in [Verb::Resend, Verb::ResolveApplied { response: None }, Verb::ResolveNotApplied] {
+        let until = |quiet_at| Subject { quiet_at: Some(quiet_at), ..subject(State::InDoubt, true) };
+        let later = NOW.plus(Duration::from_micros(1));
+        let refused = judge(&verb, &somebody(), None, &until(later), NOW);
+        assert_eq!(refused, Err(Refusal::StillTravelling { until: later }));
+        assert!(judge(&verb, &somebody(), None, &until(NOW), NOW).is_ok());
+    }
+}
+
+#[test]
+fn a_resend_needs_the_request_that_was_sent() {
+    let with = |sent: &[u8], today: Option<&[u8]>| {
+        let pinned = Some(Pinned { sent: sent.to_vec(), today: today.map(<[u8]>::to_vec) });
+        let subject = Subject { pinned, ..subject(State::InDoubt, true) };
+        judge(&Verb::Resend, &somebody(), None, &subject, NOW)
+    };
+    assert_eq!(with(b"a", Some(b"a")), Ok(Change::OneResend));
+    assert_eq!(with(b"a", Some(b"b")), Err(Refusal::RequestChanged));
+    assert_eq!(with(b"a", None), Err(Refusal::RequestChanged), "the operation is gone");
+}
+
+#[test]
+fn a_resend_is_for_what_is_past_its_window_but_not_for_what_has_expired() {
+    let expiring = |at| {
+        let mut subject = subject(State::InDoubt, true);
+        subject.history.as_mut().expect("it has not ended").expires_at = Some(at);
+        judge(&Verb::Resend, &somebody(), None, &subject, NOW)
+    };
+    assert_eq!(expiring(NOW.plus(Duration::from_micros(1))), Ok(Change::OneResend));
+    assert_eq!(expiring(NOW), Err(Refusal::Expired { at: NOW }));
+}
+
+#[test]
+fn what_was_superseded_or_refused_for_good_is_not_sent_again() {
+    let failed = || subject(State::Failed, false);
+    let retry = |subject: Subject| judge(&Verb::Retry, &somebody(), None, &subject, NOW);
+    assert_eq!(retry(Subject { superseded: true, ..failed() }), Err(Refusal::Superseded));
+    assert_eq!(retry(Subject { refusal_stored: true, ..failed() }), Err(Refusal::RefusalStored));
+    let superseded = Subject { superseded: true, ..subject(State::InDoubt, true) };
+    assert_eq!(judge(&Verb::Resend, &somebody(), None, &superseded, NOW), Err(Refusal::Superseded));
+}

@@ -1,0 +1,34 @@
+//! What `tests/run` provides, by environment variable. Nothing is skipped: what is missing fails with the remedy.
+
+use std::path::PathBuf;
+
+fn required(variable: &str) -> String {
+    std::env::var(variable)
+        .unwrap_or_else(|_| panic!("{variable} is not set: run the tests through ./tests/run"))
+}
+
+/// A PostgreSQL server in which databases may be made.
+pub(super) fn postgres_url() -> String {
+    required("AFTERCOMMIT_TEST_POSTGRES")
+}
+
+/// A program of the PostgreSQL installation.
+pub(super) fn postgres_program(name: &str) -> PathBuf {
+    PathBuf::from(required("AFTERCOMMIT_TEST_PG_BIN")).join(name)
+}
+
+/// A Python that has psycopg.
+pub(super) fn python() -> String {
+    required("AFTERCOMMIT_TEST_PYTHON")
+}
+
+/// `autostart.js` of stripe-stateful-mock.
+pub(super) fn stripe_mock() -> String {
+    required("AFTERCOMMIT_TEST_STRIPE_MOCK")
+}
+
+/// A file of `examples/`.
+pub(super) fn example(name: &str) -> PathBuf {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    root.parent().expect("the workspace is above").join("examples").join(name)
+}

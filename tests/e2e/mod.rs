@@ -1,0 +1,27 @@
+//! Real processes, real servers, real kills: the promise of the README, checked from outside.
+//!
+//! Nothing here knows how a worker works. A test starts the binary, disturbs it, and lets [`checker`] compare three
+//! witnesses that the workers cannot influence: the ledger of a proxy, the payment server's own list, and the database.
+
+#![expect(clippy::disallowed_methods, reason = "a test harness reads the machine's clock")]
+
+mod checker;
+mod checker_can_fail;
+mod clock;
+mod commands;
+mod database;
+mod environment;
+mod examples;
+mod ledger;
+mod ledger_proxy;
+mod main_run;
+mod network;
+mod postgres_killed;
+mod processes;
+mod servers;
+mod shop;
+mod signals;
+mod sqlite;
+mod tcp_proxy;
+mod windows;
+mod wire;

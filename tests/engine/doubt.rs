@@ -1,0 +1,191 @@
+//! Guarantee: what cannot be known is in doubt; an uncertain effect is never sent past its window, never with another
+//! request, and never twice to a downstream that cannot deduplicate.
+
+use std::{sync::Arc, time::Duration};
+
+use aftercommit::{
+    contract::OnUnknown,
+    outcome::{About, Finding, Outcome, Phase},
+    state::State,
+    store::Acted,
+    verb::{Actor, Verb},
+};
+use tokio::sync::Barrier;
+
+use super::{Running, at_once, engine, reaches, refused_connection, served, unknown};
+use crate::support::{Script, Scripted, TestDatabase, answer, key_terms, none_terms, on_every_database};
+
+on_every_database!(
+    an_unknown_outcome_at_a_downstream_that_cannot_deduplicate_is_parked_and_never_resent,
+    on_unknown_retry_resends_with_the_same_key,
+    a_later_refusal_does_not_make_an_unknown_attempt_failed,
+    an_uncertain_effect_is_retried_inside_its_window_and_parked_after_it,
+    a_certain_effect_is_retried_long_after_the_window,
+    an_uncertain_effect_whose_request_would_change_is_parked_and_a_certain_one_pinned_anew,
+    a_cancel_in_flight_cancels_the_certain_and_parks_the_uncertain,
+    a_resend_is_one_attempt_with_the_same_key,
+    a_replay_of_a_key_that_we_never_sent_is_in_doubt,
+);
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn by_hand() -> Actor {
+    Actor { who: "ops".to_owned(), reason: Some("looked it up".to_owned()) }
+}
+
+async fn an_unknown_outcome_at_a_downstream_that_cannot_deduplicate_is_parked_and_never_resent(
+    db: &TestDatabase,
+) {
+    let downstream = Scripted::queue([Script::Answer(unknown())]);
+    let id = db.insert("mail", "k").await;
+    let of = served("mail", &downstream, at_once(none_terms(OnUnknown::Hold)));
+    let worker = Running::start(engine(db.store.clone(), "w", vec![of]));
+    reaches(db, id, State::InDoubt).await;
+    // Something after it goes through: the worker had every chance to send it again.
+    let after = db.insert("mail", "after").await;
+    reaches(db, after, State::Succeeded).await;
+    worker.drain().await;
+    assert_eq!(downstream.calls().iter().filter(|call| call.key == "k").count(), 1);
+    assert_eq!(db.state(id).await, State::InDoubt);
+}
+
+async fn on_unknown_retry_resends_with_the_same_key(db: &TestDatabase) {
+    let downstream = Scripted::queue([Script::Answer(unknown()), Script::Answer(answer(200, "{}"))]);
+    let id = db.insert("mail", "k").await;
+    let of = served("mail", &downstream, at_once(none_terms(OnUnknown::Retry)));
+    let worker = Running::start(engine(db.store.clone(), "w", vec![of]));
+    reaches(db, id, State::Succeeded).await;
+    worker.drain().await;
+    assert_eq!(downstream.calls().iter().map(|call| call.key.clone()).collect::<Vec<_>>(), ["k", "k"]);
+}
+
+async fn a_later_refusal_does_not_make_an_unknown_attempt_failed(db: &TestDatabase) {
+    let refused = Outcome::new(Finding::Rejected(About::ThisAttempt), Phase::Done, "400: revoked");
+    let downstream = Scripted::queue([Script::Answer(unknown()), Script::Answer(refused)]);
+    let id = db.insert("pay", "k").await;
+    let worker =
+        Running::start(engine(db.store.clone(), "w", vec![served("pay", &downstream, at_once(key_terms()))]));
+    reaches(db, id, State::InDoubt).await;
+    worker.drain().await;
+    assert_eq!(downstream.calls().len(), 2);
+}
+
+async fn an_uncertain_effect_is_retried_inside_its_window_and_parked_after_it(db: &TestDatabase) {
+    let downstream = Scripted::by(|attempt| {
+        if attempt.number == 1 { Script::Answer(unknown()) } else { Script::Answer(answer(200, "{}")) }
+    });
+    let mut terms = key_terms();
+    // The first retry waits, so that the stored times can be moved before it.
+    (terms.policy.initial, terms.policy.max) = (Duration::from_secs(3600), Duration::from_secs(3600));
+    terms.policy.max_age = 10 * DAY;
+    let (inside, outside) = (db.insert("pay", "inside").await, db.insert("pay", "outside").await);
+    let one = || engine(db.store.clone(), "w", vec![served("pay", &downstream, terms.clone())]);
+    one().run_once().await.expect("a round");
+    for (id, age) in [(inside, DAY - Duration::from_secs(600)), (outside, DAY - Duration::from_secs(60))] {
+        assert_eq!(db.state(id).await, State::Retrying);
+        db.shift_back("queue", "first_sent_at", id, age).await;
+        db.shift_back("queue", "due_at", id, 2 * DAY).await;
+    }
+    one().run_once().await.expect("a round");
+    assert_eq!(db.state(inside).await, State::Succeeded);
+    assert_eq!(db.state(outside).await, State::InDoubt, "its window, less the margin, has passed");
+    let calls = downstream.calls();
+    assert_eq!(calls.iter().filter(|call| call.key == "outside").count(), 1, "{calls:?}");
+    assert_eq!(db.log(outside).await.len(), 1, "parking is no attempt");
+}
+
+async fn a_certain_effect_is_retried_long_after_the_window(db: &TestDatabase) {
+    let downstream = Scripted::queue([Script::Answer(refused_connection())]);
+    let mut terms = key_terms();
+    (terms.policy.initial, terms.policy.max) = (Duration::from_secs(3600), Duration::from_secs(3600));
+    let id = db.insert("pay", "k").await;
+    let one = || engine(db.store.clone(), "w", vec![served("pay", &downstream, terms.clone())]);
+    one().run_once().await.expect("a round");
+    let status = db.status(id).await;
+    assert_eq!((status.state, status.first_sent_at), (State::Retrying, None), "certainly never sent");
+    db.shift_back("queue", "started_at", id, 3 * DAY).await;
+    db.shift_back("queue", "due_at", id, 3 * DAY).await;
+    one().run_once().await.expect("a round");
+    assert_eq!(db.state(id).await, State::Succeeded);
+}
+
+async fn an_uncertain_effect_whose_request_would_change_is_parked_and_a_certain_one_pinned_anew(
+    db: &TestDatabase,
+) {
+    let downstream = Scripted::by(|attempt| match (attempt.key.as_str(), attempt.number) {
+        ("uncertain", 1) => Script::Answer(unknown()),
+        ("certain", 1) => Script::Answer(refused_connection()),
+        _ => Script::Answer(answer(200, "{}")),
+    });
+    let (uncertain, certain) = (db.insert("pay", "uncertain").await, db.insert("pay", "certain").await);
+    let before = served("pay", &downstream, at_once(key_terms()));
+    let mut after = before.clone();
+    after.terms.request_sha256 = [8; 32];
+    engine(db.store.clone(), "old", vec![before.clone()]).run_once().await.expect("a round");
+    let worker = Running::start(engine(db.store.clone(), "new", vec![after]));
+    reaches(db, uncertain, State::InDoubt).await;
+    reaches(db, certain, State::Succeeded).await;
+    worker.drain().await;
+    assert!(db.status(uncertain).await.last_error.expect("a reason").contains("differ"));
+    assert_eq!(downstream.calls().iter().filter(|call| call.key == "uncertain").count(), 1);
+}
+
+async fn a_cancel_in_flight_cancels_the_certain_and_parks_the_uncertain(db: &TestDatabase) {
+    let barrier = Arc::new(Barrier::new(3));
+    let gate = barrier.clone();
+    let downstream = Scripted::by(move |attempt| {
+        let outcome = if attempt.key == "certain" { refused_connection() } else { unknown() };
+        Script::Meet(gate.clone(), outcome)
+    });
+    let (certain, uncertain) = (db.insert("pay", "certain").await, db.insert("pay", "uncertain").await);
+    let worker =
+        Running::start(engine(db.store.clone(), "w", vec![served("pay", &downstream, at_once(key_terms()))]));
+    barrier.wait().await;
+    for id in [certain, uncertain] {
+        let acted = db.store.act(id, &Verb::Cancel, &by_hand(), None).await.expect("acting works");
+        assert!(matches!(acted, Acted::Done(..)), "{acted:?}");
+        assert_eq!(db.state(id).await, State::InFlight, "a request only");
+    }
+    barrier.wait().await;
+    reaches(db, certain, State::Cancelled).await;
+    reaches(db, uncertain, State::InDoubt).await;
+    worker.drain().await;
+    assert_eq!(downstream.calls().len(), 2, "neither was called again");
+}
+
+async fn a_resend_is_one_attempt_with_the_same_key(db: &TestDatabase) {
+    let downstream = Scripted::by(|_| Script::Answer(unknown()));
+    let mut terms = at_once(none_terms(OnUnknown::Hold));
+    terms.contract.margin = Duration::ZERO;
+    terms.timeout = Duration::from_millis(20);
+    let id = db.insert("mail", "k").await;
+    let worker = Running::start(engine(db.store.clone(), "w", vec![served("mail", &downstream, terms)]));
+    for resends in 0..2 {
+        reaches(db, id, State::InDoubt).await;
+        assert_eq!(downstream.calls().len(), 1 + resends);
+        db.shift_back("queue", "quiet_at", id, DAY).await;
+        let acted = db.store.act(id, &Verb::Resend, &by_hand(), None).await.expect("acting works");
+        assert!(matches!(acted, Acted::Done(..)), "{acted:?}");
+        downstream.called(2 + resends).await;
+    }
+    reaches(db, id, State::InDoubt).await;
+    worker.drain().await;
+    let calls = downstream.calls();
+    assert_eq!(calls.len(), 3, "each resend is exactly one attempt");
+    assert!(calls.iter().all(|call| call.key == "k"));
+}
+
+async fn a_replay_of_a_key_that_we_never_sent_is_in_doubt(db: &TestDatabase) {
+    let replay = || Outcome { replayed: true, ..answer(200, r#"{"id":"ch_old"}"#) };
+    let downstream = Scripted::by(move |attempt| match (attempt.key.as_str(), attempt.number) {
+        ("known", 1) => Script::Answer(unknown()),
+        _ => Script::Answer(replay()),
+    });
+    let (foreign, known) = (db.insert("pay", "foreign").await, db.insert("pay", "known").await);
+    let worker =
+        Running::start(engine(db.store.clone(), "w", vec![served("pay", &downstream, at_once(key_terms()))]));
+    reaches(db, foreign, State::InDoubt).await;
+    reaches(db, known, State::Succeeded).await;
+    worker.drain().await;
+    assert!(db.status(foreign).await.last_error.expect("a reason").contains("used before"));
+}

@@ -1,0 +1,187 @@
+//! A store that fails on request: before the operation (nothing happened) or after it (it happened, and nobody was told).
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use aftercommit::{
+    clock::Timestamp,
+    error::StoreError,
+    store::{
+        Claim, Database, Expired, Late, LateAnswer, Overdue, RegisteredTerms, Registration, Settled,
+        Settlement, Store, TermsIds, Token, Want,
+    },
+};
+use tokio::sync::Notify;
+
+/// An operation of the store, as a test names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Op {
+    Register,
+    Renew,
+    Claim,
+    Settle,
+    Expired,
+}
+
+/// When an operation fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// Nothing happens.
+    Before,
+    /// It happens, and the answer is lost.
+    After,
+}
+
+#[derive(Default)]
+struct Plan {
+    faults: HashMap<Op, Vec<Fault>>,
+    down: bool,
+    hold: HashMap<Op, Arc<Notify>>,
+    calls: HashMap<Op, usize>,
+    faults_hit: usize,
+}
+
+/// The wrapper.
+pub(super) struct FaultyStore {
+    inner: Arc<dyn Database>,
+    plan: Mutex<Plan>,
+}
+
+impl FaultyStore {
+    pub(super) fn over(inner: Arc<dyn Database>) -> Arc<Self> {
+        Arc::new(Self { inner, plan: Mutex::default() })
+    }
+
+    /// The next calls of `op` fail so, one fault each.
+    pub(super) fn fail(&self, op: Op, faults: &[Fault]) {
+        self.plan.lock().unwrap().faults.entry(op).or_default().extend_from_slice(faults);
+    }
+
+    /// Every operation fails until told otherwise.
+    pub(super) fn down(&self, down: bool) {
+        self.plan.lock().unwrap().down = down;
+    }
+
+    /// Calls of `op` wait until the returned handle is notified (each notification lets one go on).
+    pub(super) fn hold(&self, op: Op) -> Arc<Notify> {
+        self.plan.lock().unwrap().hold.entry(op).or_default().clone()
+    }
+
+    /// How often `op` was called.
+    pub(super) fn calls(&self, op: Op) -> usize {
+        self.plan.lock().unwrap().calls.get(&op).copied().unwrap_or(0)
+    }
+
+    /// How many faults fired: a test that hit nothing proves nothing.
+    pub(super) fn faults_hit(&self) -> usize {
+        self.plan.lock().unwrap().faults_hit
+    }
+
+    async fn enter(&self, op: Op) -> Option<Fault> {
+        let held = {
+            let mut plan = self.plan.lock().unwrap();
+            *plan.calls.entry(op).or_default() += 1;
+            plan.hold.get(&op).cloned()
+        };
+        if let Some(held) = held {
+            held.notified().await;
+        }
+        let mut plan = self.plan.lock().unwrap();
+        let fault = if plan.down {
+            Some(Fault::Before)
+        } else {
+            plan.faults.get_mut(&op).and_then(|faults| (!faults.is_empty()).then(|| faults.remove(0)))
+        };
+        plan.faults_hit += usize::from(fault.is_some());
+        fault
+    }
+
+    fn lost() -> StoreError {
+        StoreError::during("a planned fault")(sqlx::Error::Io(std::io::Error::other("planned")))
+    }
+
+    async fn around<T>(
+        &self,
+        op: Op,
+        call: impl Future<Output = Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
+        match self.enter(op).await {
+            None => call.await,
+            Some(Fault::Before) => Err(Self::lost()),
+            Some(Fault::After) => {
+                call.await?;
+                Err(Self::lost())
+            }
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl Store for FaultyStore {
+    async fn register(&self, registration: &Registration) -> Result<TermsIds, StoreError> {
+        self.around(Op::Register, self.inner.register(registration)).await
+    }
+
+    async fn renew(&self, worker: &str, tokens: &[(Token, Duration)]) -> Result<Vec<Token>, StoreError> {
+        self.around(Op::Renew, self.inner.renew(worker, tokens)).await
+    }
+
+    async fn leave(&self, worker: &str) -> Result<(), StoreError> {
+        self.inner.leave(worker).await
+    }
+
+    async fn claim(&self, worker: &str, wants: &[Want]) -> Result<Vec<Claim>, StoreError> {
+        self.around(Op::Claim, self.inner.claim(worker, wants)).await
+    }
+
+    async fn settle(&self, batch: &[Settlement], finished: &[Token]) -> Result<Vec<Settled>, StoreError> {
+        self.around(Op::Settle, self.inner.settle(batch, finished)).await
+    }
+
+    async fn late(&self, answers: &[LateAnswer]) -> Result<Vec<Late>, StoreError> {
+        self.inner.late(answers).await
+    }
+
+    async fn expired(&self, limit: u32) -> Result<Vec<Expired>, StoreError> {
+        self.around(Op::Expired, self.inner.expired(limit)).await
+    }
+
+    async fn sweep_expired(&self, batch: &[Settlement]) -> Result<Vec<Settled>, StoreError> {
+        self.inner.sweep_expired(batch).await
+    }
+
+    async fn overdue(&self, limit: u32) -> Result<Vec<Overdue>, StoreError> {
+        self.inner.overdue(limit).await
+    }
+
+    async fn sweep_overdue(&self, batch: &[Settlement]) -> Result<Vec<Settled>, StoreError> {
+        self.inner.sweep_overdue(batch).await
+    }
+
+    async fn maintain(&self) -> Result<(), StoreError> {
+        self.inner.maintain().await
+    }
+
+    async fn terms(
+        &self,
+        downstream: &str,
+        operation: Option<&str>,
+    ) -> Result<Option<RegisteredTerms>, StoreError> {
+        self.inner.terms(downstream, operation).await
+    }
+
+    async fn is_idle(&self, downstreams: &[Arc<str>]) -> Result<bool, StoreError> {
+        self.inner.is_idle(downstreams).await
+    }
+
+    async fn work_arrived(&self, at_most: Duration) {
+        self.inner.work_arrived(at_most).await;
+    }
+
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        self.inner.now().await
+    }
+}

@@ -1,0 +1,138 @@
+# Sourced by tests/run, from the repository's root. start_services installs and starts what the tests need and exports where
+# it is; stop_services ends exactly what was started.
+#
+#   AFTERCOMMIT_TEST_POSTGRES     URL of a PostgreSQL superuser
+#   AFTERCOMMIT_TEST_PG_BIN       folder of the server's binaries, for tests that start and kill a server of their own
+#   AFTERCOMMIT_TEST_PYTHON       a Python with tests/requirements.txt
+#   AFTERCOMMIT_TEST_STRIPE_MOCK  autostart.js of stripe-stateful-mock
+# shellcheck shell=bash
+
+scratch=$(mktemp -d -t aftercommit.XXXXXX)
+chmod 755 "$scratch" # mktemp makes 0700: the servers' users could not enter.
+pids=()
+
+say() { echo "tests/run: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+stop_services() {
+  local pid
+  for pid in ${pids[@]+"${pids[@]}"}; do kill -INT "$pid" 2>/dev/null || true; done
+  for pid in ${pids[@]+"${pids[@]}"}; do wait "$pid" 2>/dev/null || true; done
+  rm -rf "$scratch"
+}
+
+# Becomes COMMAND as USER; setpriv execs, so that the shell's $! is the server itself.
+as() {
+  local user=$1
+  shift
+  if [ "$(id -u)" = 0 ]; then
+    exec setpriv --reuid "$user" --regid "$(id -gn "$user")" --init-groups "$@"
+  fi
+  exec "$@"
+}
+
+apt_install() {
+  [ "$(id -u)" = 0 ] || die "$* is missing and only root can install it: apt-get install $*"
+  command -v apt-get >/dev/null || die "$* is missing and there is no apt-get: install it, or set the variables in tests/services.sh"
+  local policy=
+  if [ ! -e /usr/sbin/policy-rc.d ]; then # Debian would start the installed server at once.
+    policy=/usr/sbin/policy-rc.d
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+  fi
+  say "installing $*"
+  local done=0
+  { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"; } >"$scratch/apt.log" 2>&1 || done=1
+  [ -z "$policy" ] || rm -f "$policy"
+  [ "$done" = 0 ] || { tail -20 "$scratch/apt.log" >&2; die "apt-get could not install $*"; }
+}
+
+postgres_binaries() {
+  local found
+  if [ -n "${AFTERCOMMIT_TEST_PG_BIN:-}" ]; then echo "$AFTERCOMMIT_TEST_PG_BIN"; return; fi
+  found=$(find /usr/lib/postgresql -maxdepth 3 -path '*/bin/initdb' 2>/dev/null | sort -V | tail -1)
+  if [ -z "$found" ] && command -v pg_config >/dev/null; then found=$(pg_config --bindir)/initdb; fi
+  if [ -x "$found" ]; then dirname "$found"; fi
+}
+
+# A port that was free a moment ago; whoever uses it must be ready to lose it.
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+
+server_user() { if id postgres >/dev/null 2>&1; then echo postgres; else echo nobody; fi; }
+
+start_postgres() {
+  local user port try pid n
+  user=$(server_user)
+  mkdir "$scratch/postgres"
+  [ "$(id -u)" != 0 ] || chown "$user:" "$scratch/postgres"
+  (cd "$scratch" && as "$user" "$AFTERCOMMIT_TEST_PG_BIN/initdb" -D "$scratch/postgres/data" -U postgres -A trust -E UTF8 \
+    --locale=C.UTF-8 --no-sync) >"$scratch/postgres.log" 2>&1 || { tail -20 "$scratch/postgres.log" >&2; die "initdb failed"; }
+  for try in 1 2 3; do
+    port=$(free_port)
+    # fsync is for power cuts, which no test here makes; a killed server loses nothing without it.
+    (cd "$scratch" && as "$user" "$AFTERCOMMIT_TEST_PG_BIN/postgres" -D "$scratch/postgres/data" -p "$port" \
+      -c listen_addresses=127.0.0.1 -c unix_socket_directories="$scratch/postgres" -c max_connections=400 -c fsync=off \
+      -c max_prepared_transactions=20 -c log_line_prefix='%m [%p] %d ') >>"$scratch/postgres.log" 2>&1 &
+    pid=$!
+    for n in $(seq 1 600); do
+      if grep -q 'database system is ready to accept connections' "$scratch/postgres.log"; then
+        pids+=("$pid")
+        export AFTERCOMMIT_TEST_POSTGRES="postgres://postgres@127.0.0.1:$port/postgres"
+        return
+      fi
+      kill -0 "$pid" 2>/dev/null || break
+      sleep .05
+    done
+    kill -INT "$pid" 2>/dev/null || true
+    wait "$pid" 2>/dev/null || true
+    say "PostgreSQL did not start on port $port (try $try)"
+  done
+  tail -20 "$scratch/postgres.log" >&2
+  die "PostgreSQL did not start"
+}
+
+# install_once NAME LOCKFILE COMMAND...: runs COMMAND DIRECTORY unless the directory was made from the same lock file.
+install_once() {
+  local name=$1 lock=$2 into stamp
+  shift 2
+  into=$cache/$name
+  stamp=$(sha256sum "$lock" | cut -d' ' -f1)
+  if [ "$(cat "$into/.lock" 2>/dev/null)" != "$stamp" ]; then
+    say "installing $lock"
+    rm -rf "$into"
+    mkdir -p "$into"
+    "$@" "$into" >"$scratch/$name.log" 2>&1 || { tail -20 "$scratch/$name.log" >&2; die "could not install $lock"; }
+    echo "$stamp" >"$into/.lock"
+  fi
+}
+
+python_packages() { python3 -m venv "$1" && "$1/bin/pip" install -q --disable-pip-version-check -r tests/requirements.txt; }
+node_packages() { cp tests/package.json tests/package-lock.json "$1" && npm ci --prefix "$1" --no-audit --no-fund --ignore-scripts; }
+
+start_services() {
+  local target
+  target=${CARGO_TARGET_DIR:-target}
+  mkdir -p "$target/tests-env"
+  cache=$(cd "$target/tests-env" && pwd)
+
+  python3 -c 'import venv, ensurepip' 2>/dev/null || apt_install python3 python3-venv
+  command -v npm >/dev/null || apt_install nodejs npm
+
+  if [ -z "${AFTERCOMMIT_TEST_POSTGRES:-}" ] && [ -z "$(postgres_binaries)" ]; then apt_install postgresql; fi
+  AFTERCOMMIT_TEST_PG_BIN=$(postgres_binaries)
+  export AFTERCOMMIT_TEST_PG_BIN
+
+  exec 9>"$cache/lock" # Two runs at once must not install into the same folder.
+  flock 9
+  if [ -z "${AFTERCOMMIT_TEST_PYTHON:-}" ]; then
+    install_once python tests/requirements.txt python_packages
+    export AFTERCOMMIT_TEST_PYTHON=$cache/python/bin/python
+  fi
+  if [ -z "${AFTERCOMMIT_TEST_STRIPE_MOCK:-}" ]; then
+    install_once node tests/package-lock.json node_packages
+    export AFTERCOMMIT_TEST_STRIPE_MOCK=$cache/node/node_modules/stripe-stateful-mock/autostart.js
+  fi
+  exec 9>&-
+
+  if [ -z "${AFTERCOMMIT_TEST_POSTGRES:-}" ]; then start_postgres; fi
+}

@@ -1,0 +1,97 @@
+//! Defends: a schema is made once, by whoever comes first, and a program never works on one that it does not know.
+
+use aftercommit::{
+    error::StoreError,
+    store::{self, Migrated, Options, SCHEMA_VERSION},
+};
+
+use crate::support::{Engine, TestDatabase, Unmigrated, on_every_database};
+
+on_every_database! {
+    migrating_again_changes_nothing,
+    a_database_without_a_schema_is_refused_with_the_remedy,
+    racing_migrators_make_one_schema,
+    a_newer_schema_is_refused_and_left_alone,
+    the_printed_migration_makes_the_same_schema,
+}
+
+async fn migrating_again_changes_nothing(db: &TestDatabase) {
+    let objects = schema_objects(db.engine);
+    let before = db.sql.rows(objects).await;
+    let again = store::migrate(&db.url, Some("test")).await.expect("migrate is repeatable");
+    assert_eq!((again.from, again.to), (SCHEMA_VERSION, SCHEMA_VERSION));
+    assert_eq!(db.sql.rows(objects).await, before);
+    assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.schema_version").await, 1);
+}
+
+async fn a_database_without_a_schema_is_refused_with_the_remedy(db: &TestDatabase) {
+    let empty = Unmigrated::fresh(db.engine).await;
+    empty.sql.execute("CREATE TABLE orders (id text PRIMARY KEY)").await;
+    let error = store::connect(&empty.url, &Options::default()).await.err().expect("there is no schema");
+    assert!(matches!(error, StoreError::SchemaTooOld { found: 0, .. }), "{error:?}");
+    assert!(error.to_string().contains("aftercommit migrate"), "{error}");
+    let made = store::migrate(&empty.url, None).await.expect("migrate makes the schema");
+    assert_eq!((made.from, made.to), (0, SCHEMA_VERSION));
+    store::connect(&empty.url, &Options::default()).await.expect("then it connects");
+    empty.remove().await;
+}
+
+async fn racing_migrators_make_one_schema(db: &TestDatabase) {
+    let empty = Unmigrated::fresh(db.engine).await;
+    let mut racers = tokio::task::JoinSet::new();
+    for _ in 0..6 {
+        let url = empty.url.clone();
+        racers.spawn(async move { store::migrate(&url, Some("test")).await });
+    }
+    let results: Vec<Result<Migrated, StoreError>> = racers.join_all().await;
+    let from: Vec<i32> = results.into_iter().map(|made| made.expect("every racer succeeds").from).collect();
+    assert_eq!(from.iter().filter(|version| **version == 0).count(), 1, "one racer made it: {from:?}");
+    assert_eq!(empty.sql.number("SELECT count(*) FROM aftercommit.schema_version").await, 1);
+    empty.remove().await;
+}
+
+async fn a_newer_schema_is_refused_and_left_alone(db: &TestDatabase) {
+    let newer = SCHEMA_VERSION + 1;
+    db.sql
+        .execute(&format!(
+            "INSERT INTO aftercommit.schema_version (version, applied_at) VALUES ({newer}, {})",
+            db.engine.now()
+        ))
+        .await;
+    let error = store::connect(&db.url, &Options::default()).await.err().expect("it is too new");
+    assert!(
+        matches!(error, StoreError::SchemaTooNew { found, knows } if found == newer && knows == SCHEMA_VERSION),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains(&newer.to_string()), "{error}");
+    let error = store::migrate(&db.url, None).await.expect_err("migrate does not touch it either");
+    assert!(matches!(error, StoreError::SchemaTooNew { .. }), "{error:?}");
+    assert_eq!(db.sql.number("SELECT max(version) FROM aftercommit.schema_version").await, i64::from(newer));
+}
+
+async fn the_printed_migration_makes_the_same_schema(db: &TestDatabase) {
+    let sql = store::migration_sql(&db.url).expect("the URL is known");
+    let empty = Unmigrated::fresh(db.engine).await;
+    // Statements for people to run: through the application's connection, as `psql -f` or `sqlite3 <` would.
+    empty.sql.execute_as_is(&sql).await;
+    let objects = schema_objects(db.engine);
+    assert_eq!(empty.sql.rows(objects).await, db.sql.rows(objects).await);
+    let after = store::migrate(&empty.url, None).await.expect("migrate accepts it");
+    assert_eq!((after.from, after.to), (SCHEMA_VERSION, SCHEMA_VERSION), "it recorded its version");
+    empty.remove().await;
+}
+
+/// Lists what a schema consists of.
+fn schema_objects(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Postgres => {
+            "SELECT 'relation' AS what, relname::text AS name, relkind::text AS form, \
+               (SELECT string_agg(attname || ':' || atttypid::regtype, ',' ORDER BY attnum) FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0) AS parts \
+             FROM pg_class c WHERE relnamespace = 'aftercommit'::regnamespace \
+             UNION ALL SELECT 'function', proname, pg_get_function_identity_arguments(oid), md5(prosrc) FROM pg_proc WHERE pronamespace = 'aftercommit'::regnamespace \
+             UNION ALL SELECT 'trigger', tgname, tgrelid::regclass::text, pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'aftercommit.effects'::regclass AND NOT tgisinternal \
+             ORDER BY 1, 2, 3"
+        }
+        Engine::Sqlite => "SELECT type, name, sql FROM sqlite_schema ORDER BY type, name",
+    }
+}

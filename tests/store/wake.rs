@@ -1,0 +1,112 @@
+//! Defends: a wake-up is a hint that costs an INSERT nothing; without it, polling finds everything.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::stage::Stage;
+use crate::support::{TestDatabase, eventually, insert_sql, on_every_database, on_postgres, within};
+
+on_every_database! {
+    waiting_for_work_ends_in_time,
+    work_is_found_without_a_hint,
+}
+on_postgres! {
+    a_commit_wakes_a_waiting_worker,
+    inserts_of_every_size_commit,
+    a_notification_carries_nothing,
+    a_lost_listener_stops_nothing_and_comes_back,
+}
+
+async fn waiting_for_work_ends_in_time(db: &TestDatabase) {
+    for at_most in [Duration::ZERO, Duration::from_millis(50), Duration::from_millis(200)] {
+        within(at_most + Duration::from_secs(5), "work_arrived ends", db.store.work_arrived(at_most)).await;
+    }
+}
+
+async fn work_is_found_without_a_hint(db: &TestDatabase) {
+    let stage = Stage::by_key(db, "pay").await;
+    for number in 0..5 {
+        let id = db.insert("pay", &format!("k{number}")).await;
+        assert_eq!(stage.worker.claim_one("pay").await.effect.id, id);
+    }
+}
+
+/// How long a waiting worker waited until a commit woke it; `None` when it was not woken.
+async fn woken(db: &TestDatabase, key: &str) -> Option<()> {
+    const AT_MOST: Duration = Duration::from_secs(5);
+    let store = std::sync::Arc::clone(&db.store);
+    // Hints of earlier commits are used up first.
+    store.work_arrived(Duration::from_millis(100)).await;
+    let began = Instant::now();
+    let waiting = store.work_arrived(AT_MOST);
+    let (_, ()) = tokio::join!(db.insert("pay", key), waiting);
+    (began.elapsed() < AT_MOST / 2).then_some(())
+}
+
+async fn a_commit_wakes_a_waiting_worker(db: &TestDatabase) {
+    let mut number = 0;
+    eventually(Duration::from_secs(30), "a commit wakes a worker that waits for 5 s", async || {
+        number += 1;
+        woken(db, &format!("k{number}")).await
+    })
+    .await;
+    let mut tx = db.sql.begin().await;
+    tx.execute(&insert_sql("pay", "rolled-back", &[])).await;
+    tx.rollback().await;
+}
+
+async fn inserts_of_every_size_commit(db: &TestDatabase) {
+    for size in [7_900, 8_100, 1 << 20] {
+        let payload = format!("(to_json(repeat('x', {})))", size - 2);
+        db.insert_with("pay", &format!("size-{size}"), &[("payload", &payload)]).await;
+    }
+    let error =
+        db.sql.refused(&insert_sql("pay", "huge", &[("payload", "(to_json(repeat('x', 20000000)))")])).await;
+    assert!(error.to_string().contains("payload"), "refused for its size, not by NOTIFY: {error}");
+    let written = db
+        .sql
+        .execute("INSERT INTO aftercommit.effects (downstream, idempotency_key) SELECT 'pay', 'many-' || n FROM generate_series(1, 3000) n")
+        .await;
+    assert_eq!(written, 3000);
+    assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.queue").await, 3003);
+}
+
+async fn a_notification_carries_nothing(db: &TestDatabase) {
+    let source = "SELECT DISTINCT (regexp_matches(prosrc, '(?:pg_notify\\s*\\(\\s*''|NOTIFY\\s+)(\\w+)', 'g'))[1] AS channel \
+       FROM pg_proc WHERE pronamespace = 'aftercommit'::regnamespace";
+    let channels = db.sql.rows(source).await;
+    assert_eq!(channels.len(), 1, "one channel: {channels:?}");
+    let channel = channels[0]["channel"].clone().expect("a name");
+    let mut listener = sqlx::postgres::PgListener::connect(&db.url).await.expect("it connects");
+    listener.listen(&channel).await.expect("it listens");
+    db.insert_with("pay", "k", &[("payload", r#"'{"card":"4242"}'"#)]).await;
+    let notification = within(Duration::from_secs(10), "a notification arrives", listener.recv()).await;
+    assert_eq!(notification.expect("received").payload(), "");
+}
+
+async fn a_lost_listener_stops_nothing_and_comes_back(db: &TestDatabase) {
+    let stage = Stage::by_key(db, "pay").await;
+    let listening =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'LISTEN%'";
+    eventually(Duration::from_secs(10), "the store listens", async || {
+        (db.sql.number(listening).await > 0).then_some(())
+    })
+    .await;
+    let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'LISTEN%' AND pid <> pg_backend_pid()";
+    assert!(db.sql.number(kill).await > 0);
+    let id = db.insert("pay", "k0").await;
+    assert_eq!(stage.worker.claim_one("pay").await.effect.id, id, "polling finds it");
+    within(Duration::from_secs(5), "waiting still ends", db.store.work_arrived(Duration::from_millis(100)))
+        .await;
+    let mut number = 0;
+    eventually(
+        Duration::from_secs(60),
+        "the listener comes back and a commit wakes a worker again",
+        async || {
+            number += 1;
+            woken(db, &format!("k{number}")).await
+        },
+    )
+    .await;
+}

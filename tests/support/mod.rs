@@ -1,0 +1,21 @@
+//! What the tests stand on: a fresh database per test, builders, a scripted downstream, bounded waiting, printed seeds.
+
+mod builders;
+mod cases;
+mod chance;
+mod database;
+mod enqueue;
+mod scripted;
+mod sql;
+mod wait;
+
+pub(crate) use builders::{
+    LEASE, Settling, TIMEOUT, WINDOW, Worker, answer, key_terms, lookup_terms, none_terms, registered,
+    registration, served, terms, want, want_leased,
+};
+pub(crate) use cases::{on_every_database, on_postgres, on_sqlite, run};
+pub(crate) use chance::Chance;
+pub(crate) use database::{Engine, TestDatabase, Unmigrated, insert_sql};
+pub(crate) use scripted::{Call, Script, Scripted};
+pub(crate) use sql::{Row, Sql, Tx, close_session, on_session};
+pub(crate) use wait::{eventually, within};

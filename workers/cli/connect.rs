@@ -1,0 +1,88 @@
+//! A plain connection of the application's side: what writes effects in its own transaction, as any application does.
+
+use std::{str::FromStr, time::Duration};
+
+use aftercommit::{Enqueued, NewEffect, Outbox, error::EnqueueError};
+use anyhow::Context as _;
+use sqlx::{ConnectOptions, Connection, PgConnection, SqliteConnection, sqlite::SqliteConnectOptions};
+
+use super::context::{absent_file, without_password};
+
+/// A connection that writes effects.
+pub(crate) enum Writer {
+    /// To PostgreSQL.
+    Postgres(PgConnection),
+    /// To a SQLite file.
+    Sqlite(SqliteConnection),
+}
+
+/// What enqueueing a batch gives: a result per effect.
+type Written = Vec<Result<Enqueued, EnqueueError>>;
+
+impl Writer {
+    /// Connects.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be reached.
+    pub(crate) async fn connect(url: &str) -> anyhow::Result<Self> {
+        let place = || format!("the database {}", without_password(url));
+        if url.starts_with("sqlite:") {
+            absent_file(url)?;
+            return Ok(Self::Sqlite(sqlite(url).await.with_context(place)?));
+        }
+        Ok(Self::Postgres(PgConnection::connect(url).await.with_context(place)?))
+    }
+
+    /// Writes one effect in a transaction of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`EnqueueError`]; then nothing was written.
+    pub(crate) async fn enqueue(&mut self, effect: NewEffect) -> Result<Enqueued, EnqueueError> {
+        match self {
+            Self::Postgres(connection) => {
+                let mut tx = connection.begin().await?;
+                let written = Outbox.enqueue(&mut *tx, effect).await?;
+                tx.commit().await?;
+                Ok(written)
+            }
+            Self::Sqlite(connection) => {
+                let mut tx = connection.begin_with("BEGIN IMMEDIATE").await?;
+                let written = Outbox.enqueue(&mut *tx, effect).await?;
+                tx.commit().await?;
+                Ok(written)
+            }
+        }
+    }
+
+    /// Writes many effects in one transaction.
+    ///
+    /// # Errors
+    ///
+    /// [`EnqueueError`]; then nothing was written.
+    pub(crate) async fn enqueue_many(&mut self, effects: Vec<NewEffect>) -> Result<Written, EnqueueError> {
+        match self {
+            Self::Postgres(connection) => {
+                let mut tx = connection.begin().await?;
+                let written = Outbox.enqueue_many(&mut *tx, effects).await?;
+                tx.commit().await?;
+                Ok(written)
+            }
+            Self::Sqlite(connection) => {
+                let mut tx = connection.begin_with("BEGIN IMMEDIATE").await?;
+                let written = Outbox.enqueue_many(&mut *tx, effects).await?;
+                tx.commit().await?;
+                Ok(written)
+            }
+        }
+    }
+}
+
+/// A SQLite connection as applications should open it: WAL, full durability, patience with other writers.
+pub(crate) async fn sqlite(url: &str) -> Result<SqliteConnection, sqlx::Error> {
+    let options = SqliteConnectOptions::from_str(url)?
+        .busy_timeout(Duration::from_secs(10))
+        .synchronous(sqlx::sqlite::SqliteSynchronous::Full);
+    options.connect().await
+}

@@ -1,0 +1,232 @@
+//! What a command runs with: the global flags, the settings they lead to, the database they name.
+
+use std::{ffi::OsString, path::PathBuf, sync::Arc};
+
+use aftercommit::store::{self, Database, Options};
+use aftercommit_workers::config::{Settings, Sources};
+use anyhow::Context as _;
+
+use super::{Exit, Global, fail};
+
+/// Where a configuration is looked for when nobody names one.
+const DEFAULT_FILE: &str = "aftercommit.toml";
+/// What our variables begin with.
+const PREFIX: &str = "AFTERCOMMIT__";
+/// Variables that name a database, the stronger one first.
+const DATABASE_VARIABLES: [&str; 2] = ["AFTERCOMMIT__DATABASE", "DATABASE_URL"];
+/// The database of `aftercommit dev`, in the working directory.
+pub(crate) const DEV_DATABASE: &str = "sqlite:aftercommit-dev.db";
+
+/// The flags that every command takes, and what follows from them.
+#[derive(Clone, Debug)]
+pub(crate) struct Context {
+    global: Global,
+}
+
+impl Context {
+    /// A context with these flags.
+    pub(crate) fn new(global: Global) -> Self {
+        Self { global }
+    }
+
+    /// Whether data is printed as JSON.
+    pub(crate) fn json(&self) -> bool {
+        self.global.json
+    }
+
+    /// The `--database` flag.
+    pub(crate) fn database_flag(&self) -> Option<&str> {
+        self.global.database.as_deref()
+    }
+
+    /// The configuration file that is read: the one named, else the one in the working directory.
+    ///
+    /// # Errors
+    ///
+    /// When a file was named and does not exist.
+    pub(crate) fn file(&self) -> anyhow::Result<Option<PathBuf>> {
+        match &self.global.config {
+            Some(path) if path.as_os_str().is_empty() => Ok(default_file()),
+            Some(path) if !path.exists() => Err(fail(
+                Exit::Usage,
+                format!(
+                    "there is no configuration file {}; `aftercommit config init > {}` writes one",
+                    path.display(),
+                    path.display()
+                ),
+            )),
+            Some(path) => Ok(Some(path.clone())),
+            None => Ok(default_file()),
+        }
+    }
+
+    /// Whether there is any configuration: a file, or variables of our own.
+    ///
+    /// # Errors
+    ///
+    /// When a file was named and does not exist.
+    pub(crate) fn configured(&self) -> anyhow::Result<bool> {
+        let by_variables = || std::env::vars_os().any(|(name, _)| name.to_string_lossy().starts_with(PREFIX));
+        Ok(self.file()?.is_some() || by_variables())
+    }
+
+    /// The effective settings.
+    ///
+    /// # Errors
+    ///
+    /// When the configuration is wrong, or there is none.
+    pub(crate) fn settings(&self) -> anyhow::Result<Settings> {
+        let file = self.file()?;
+        if file.is_none() && !self.configured()? {
+            return Err(fail(
+                Exit::Usage,
+                format!(
+                    "there is no {DEFAULT_FILE} here: name one with --config, or write one with \
+                     `aftercommit config init > {DEFAULT_FILE}`"
+                ),
+            ));
+        }
+        let overrides = self.global.database.iter().map(|url| ("database".to_owned(), url.clone())).collect();
+        let sources = Sources { file, env: std::env::vars().collect(), overrides, dev: false };
+        Ok(Settings::load(&sources)?)
+    }
+
+    /// The database's URL: flag, environment, file; else the playground's, where there is one.
+    ///
+    /// # Errors
+    ///
+    /// When nobody names one.
+    pub(crate) fn database_url(&self) -> anyhow::Result<String> {
+        if let Some(url) = &self.global.database {
+            return Ok(url.clone());
+        }
+        for variable in DATABASE_VARIABLES {
+            if let Some(url) = std::env::var(variable).ok().filter(|url| !url.is_empty()) {
+                return Ok(url);
+            }
+        }
+        if self.file()?.is_some() {
+            return Ok(self.settings()?.database);
+        }
+        if sqlite_file(DEV_DATABASE).is_some_and(|path| path.exists()) {
+            return Ok(DEV_DATABASE.to_owned());
+        }
+        Err(fail(
+            Exit::Usage,
+            format!("no database is named: give --database URL, set DATABASE_URL, or write {DEFAULT_FILE}"),
+        ))
+    }
+
+    /// Opens the database that flag, environment or file name.
+    ///
+    /// # Errors
+    ///
+    /// When nobody names one, or it cannot be used.
+    pub(crate) async fn open(&self) -> anyhow::Result<Arc<dyn Database>> {
+        open(&self.database_url()?, &Options::default()).await
+    }
+
+    /// How this program was called, with the flags that lead to the same database: for commands that a person can copy.
+    pub(crate) fn invocation(&self) -> String {
+        let mut words = vec![program()];
+        if let Some(path) = &self.global.config
+            && std::env::var_os("AFTERCOMMIT_CONFIG").is_none()
+        {
+            words.push(format!("--config {}", quoted(&path.display().to_string())));
+        }
+        if let Some(url) = &self.global.database {
+            words.push(format!("--database {}", quoted(&without_password(url))));
+        }
+        words.join(" ")
+    }
+}
+
+/// How this program was called.
+pub(crate) fn program() -> String {
+    let called: Option<OsString> = std::env::args_os().next();
+    called.map_or_else(|| "aftercommit".to_owned(), |word| quoted(&word.to_string_lossy()))
+}
+
+fn default_file() -> Option<PathBuf> {
+    let path = PathBuf::from(DEFAULT_FILE);
+    path.exists().then_some(path)
+}
+
+/// Opens a database; what went wrong names it, without its password.
+///
+/// # Errors
+///
+/// When it cannot be used.
+pub(crate) async fn open(url: &str, options: &Options) -> anyhow::Result<Arc<dyn Database>> {
+    absent_file(url)?;
+    store::connect(url, options).await.with_context(|| format!("the database {}", without_password(url)))
+}
+
+/// SQLite's own words for a file that is not there help nobody.
+pub(crate) fn absent_file(url: &str) -> anyhow::Result<()> {
+    match sqlite_file(url) {
+        Some(path) if !path.exists() => Err(fail(
+            Exit::Unreachable,
+            format!(
+                "there is no database file {}; `aftercommit migrate` creates it, or check the path",
+                path.display()
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The file of a SQLite URL; `None` for other databases and for memory.
+pub(crate) fn sqlite_file(url: &str) -> Option<PathBuf> {
+    let rest = url.strip_prefix("sqlite:")?;
+    let rest = rest.strip_prefix("//").unwrap_or(rest);
+    let path = rest.split('?').next().unwrap_or(rest);
+    (!path.is_empty() && path != ":memory:").then(|| PathBuf::from(path))
+}
+
+/// A URL as it may be shown.
+pub(crate) fn without_password(url: &str) -> String {
+    match url::Url::parse(url) {
+        Ok(mut parsed) if parsed.password().is_some() => {
+            parsed.set_password(Some("***")).ok();
+            parsed.to_string()
+        }
+        _ => url.to_owned(),
+    }
+}
+
+/// A word as a shell takes it.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        assert_eq!(quoted("sqlite:shop.db"), "sqlite:shop.db");
+        assert_eq!(quoted("it's here"), r"'it'\''s here'");
+        assert_eq!(quoted(""), "''");
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        let shown = without_password("postgres://shop:hush@localhost/shop");
+        assert!(!shown.contains("hush") && shown.contains("shop:***@localhost"), "{shown}");
+        assert_eq!(without_password("sqlite:shop.db"), "sqlite:shop.db");
+    }
+
+    #[test]
+    fn sqlite_urls_name_their_file() {
+        assert_eq!(sqlite_file("sqlite:shop.db"), Some(PathBuf::from("shop.db")));
+        assert_eq!(sqlite_file("sqlite:///var/shop.db?mode=rw"), Some(PathBuf::from("/var/shop.db")));
+        assert_eq!(sqlite_file("sqlite::memory:"), None);
+        assert_eq!(sqlite_file("postgres://localhost/shop"), None);
+    }
+}

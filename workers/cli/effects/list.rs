@@ -1,0 +1,143 @@
+//! `effects list`.
+
+use aftercommit::{
+    clock::Timestamp,
+    effect::EffectId,
+    state::State,
+    store::{Filter, PAGE_MAX, Status},
+};
+use clap::Args;
+
+use crate::cli::{
+    Context, Exit, Grid, data,
+    json::{self, EffectJson},
+    output::plural,
+    parse, table, talk,
+    times::relative,
+};
+
+/// Which effects.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Which {
+    /// Only this state: waiting, scheduled, ready, in_flight, retrying, in_doubt, succeeded, failed, cancelled, expired
+    #[arg(long, value_parser = parse::state)]
+    state: Option<State>,
+    /// Only this downstream
+    #[arg(long, value_name = "NAME")]
+    downstream: Option<String>,
+    /// Only this idempotency key
+    #[arg(long)]
+    key: Option<String>,
+    /// At most this many
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
+}
+
+impl Which {
+    /// As the store asks for it.
+    pub(super) fn filter(&self, before: Option<EffectId>) -> Filter {
+        Filter {
+            state: self.state,
+            downstream: self.downstream.clone(),
+            key: self.key.clone(),
+            before,
+            limit: self.limit.min(PAGE_MAX),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  aftercommit effects list --state in_doubt
+  aftercommit effects list --downstream payments --limit 10
+  aftercommit effects list --json | jq -r 'select(.held_by) | .id'")]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    which: Which,
+    /// Only effects with a lower number: the next page
+    #[arg(long, value_name = "ID")]
+    before: Option<i64>,
+}
+
+/// Lists them.
+pub(super) async fn run(context: &Context, args: &ListArgs) -> anyhow::Result<Exit> {
+    let store = context.open().await?;
+    let mut before = args.before.map(EffectId::new);
+    let mut left = args.which.limit;
+    let mut all: Vec<Status> = Vec::new();
+    // A page is bounded; whoever asks for more gets more pages.
+    while left > 0 {
+        let mut filter = args.which.filter(before);
+        filter.limit = left.min(PAGE_MAX);
+        let page = store.effects(&filter).await?;
+        let full = page.len() == usize::try_from(filter.limit).unwrap_or(usize::MAX);
+        left -= u32::try_from(page.len()).unwrap_or(left).min(left);
+        before = page.last().map(|status| status.id);
+        all.extend(page);
+        if !full {
+            break;
+        }
+    }
+    if context.json() {
+        for status in &all {
+            json::print(&EffectJson::from(status))?;
+        }
+        return Ok(Exit::Ok);
+    }
+    if all.is_empty() {
+        talk!("No effects.");
+        return Ok(Exit::Ok);
+    }
+    data(grid(&all, store.now().await?))?;
+    if left == 0
+        && let Some(last) = before
+    {
+        talk!("{} shown; for older ones add --before {last}.", plural(u64::from(args.which.limit), "effect"));
+    }
+    Ok(Exit::Ok)
+}
+
+/// Effects as a table.
+pub(super) fn grid(effects: &[Status], now: Timestamp) -> Grid {
+    let mut grid = Grid::new(&["ID", "DOWNSTREAM", "KEY", "STATE", "TRIES", "WHEN"])
+        .unbroken(&[0, 3, 4, 5])
+        .numbers(&[0, 4]);
+    for effect in effects {
+        grid.row(vec![
+            table::cell(effect.id),
+            table::cell(place(effect)),
+            table::cell(&effect.idempotency_key),
+            table::state(effect.state, effect.held_by.as_deref()),
+            table::cell(effect.attempts),
+            table::cell(when(effect, now)),
+        ]);
+    }
+    grid
+}
+
+/// The downstream, and the operation where there is one.
+pub(super) fn place(effect: &Status) -> String {
+    match &effect.operation {
+        Some(operation) => format!("{}/{operation}", effect.downstream),
+        None => effect.downstream.clone(),
+    }
+}
+
+/// The time that matters in this state.
+pub(super) fn when(effect: &Status, now: Timestamp) -> String {
+    match effect.state {
+        State::Scheduled | State::Retrying => {
+            effect.due_at.map_or_else(String::new, |due| format!("due {}", relative(due, now)))
+        }
+        State::InFlight => {
+            effect.lease_until.map_or_else(String::new, |until| format!("lease {}", relative(until, now)))
+        }
+        State::Succeeded | State::Failed | State::Cancelled | State::Expired => {
+            effect.finished_at.map_or_else(String::new, |at| relative(at, now))
+        }
+        State::Waiting | State::Ready | State::InDoubt => {
+            format!("written {}", relative(effect.created_at, now))
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! `aftercommit effects`: list, show and watch them, and a person's verbs.
+
+mod act;
+mod follow;
+mod list;
+mod show;
+mod watch;
+
+use clap::Subcommand;
+
+use super::{Context, Exit};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum EffectsCommand {
+    /// List effects, newest first
+    List(list::ListArgs),
+    /// Show one effect, its attempts, and what follows
+    Show(show::ShowArgs),
+    /// Watch effects change
+    Watch(watch::WatchArgs),
+    /// Send a failed effect again, in a new history; a scheduled or retrying one becomes due now
+    Retry(act::RetryArgs),
+    /// Send an in-doubt effect once more with the same key: it may be applied twice
+    Resend(act::ResendArgs),
+    /// Call an effect off; in flight, that is a request
+    Cancel(act::CancelArgs),
+    /// Say whether an in-doubt effect was applied
+    Resolve(act::ResolveArgs),
+}
+
+/// Runs one of them.
+pub(crate) async fn run(context: &Context, command: EffectsCommand) -> anyhow::Result<Exit> {
+    match command {
+        EffectsCommand::List(args) => list::run(context, &args).await,
+        EffectsCommand::Show(args) => show::run(context, &args).await,
+        EffectsCommand::Watch(args) => watch::run(context, &args).await,
+        EffectsCommand::Retry(args) => act::retry(context, &args).await,
+        EffectsCommand::Resend(args) => act::resend(context, &args).await,
+        EffectsCommand::Cancel(args) => act::cancel(context, &args).await,
+        EffectsCommand::Resolve(args) => act::resolve(context, &args).await,
+    }
+}

@@ -1,0 +1,215 @@
+//! `aftercommit enqueue`: one effect, in a transaction of its own.
+
+use std::time::Duration;
+
+use aftercommit::{
+    Enqueued, IdempotencyKey, NewEffect,
+    clock::Timestamp,
+    error::EnqueueError,
+    store::{Database, Status},
+};
+use clap::Args;
+use serde_json::{Map, Value};
+
+use super::{
+    Context, Exit, Writer, data, fail,
+    json::{self, EffectJson},
+    parse, talk,
+    times::relative,
+};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The same key with the same request is the same effect: nothing is written
+twice. Without --key every call writes another effect.
+
+Examples:
+  aftercommit enqueue payments --operation charge --key order-17/charge \\
+      --payload '{\"amount\":1500}'
+  aftercommit enqueue mail --key order-17/mail --payload @mail.json --in 10m
+  jq -n '{to:\"a@example.com\"}' | aftercommit enqueue mail --payload - --json")]
+pub(crate) struct EnqueueArgs {
+    /// The downstream's name
+    downstream: String,
+    /// A named operation of it [default: its default one]
+    #[arg(long, value_name = "NAME")]
+    operation: Option<String>,
+    /// The idempotency key: a business identity, such as order-17/charge [default: random]
+    #[arg(long)]
+    key: Option<String>,
+    /// The payload: JSON, @FILE, or - for stdin; sent exactly as written
+    #[arg(long, value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
+    payload: Option<String>,
+    /// One more header or message property; may be given several times
+    #[arg(long = "header", value_name = "NAME: VALUE", value_parser = parse::header)]
+    headers: Vec<(String, String)>,
+    /// Path, routing key, subject or stream within the downstream
+    #[arg(long)]
+    target: Option<String>,
+    /// Not attempted before this time (RFC 3339)
+    #[arg(long, value_name = "TIME", value_parser = parse::timestamp, conflicts_with = "delay")]
+    due_at: Option<Timestamp>,
+    /// Not attempted before this much time has passed
+    #[arg(long = "in", id = "delay", value_name = "DURATION", value_parser = parse::duration)]
+    delay: Option<Duration>,
+    /// Not begun after this time (RFC 3339)
+    #[arg(long, value_name = "TIME", value_parser = parse::timestamp)]
+    expires_at: Option<Timestamp>,
+    /// Business references as a JSON object, searchable, never sent
+    #[arg(long, value_name = "JSON")]
+    metadata: Option<String>,
+}
+
+/// Enqueues it.
+pub(super) async fn run(context: &Context, args: EnqueueArgs) -> anyhow::Result<Exit> {
+    let downstream = args.downstream.clone();
+    let delay = args.delay;
+    let mut effect = build(args)?;
+    let url = context.database_url()?;
+    let store = super::context::open(&url, &aftercommit::store::Options::default()).await?;
+    if let Some(delay) = delay {
+        effect = effect.due_at(store.now().await?.plus(delay));
+    }
+    let written = Writer::connect(&url).await?.enqueue(effect).await.map_err(explained)?;
+    warn_if_unknown(store.as_ref(), &downstream).await?;
+    show(context, store.as_ref(), &written).await
+}
+
+/// The effect that the command line describes.
+fn build(args: EnqueueArgs) -> anyhow::Result<NewEffect> {
+    let invalid = |problem: aftercommit::effect::InvalidEffect| fail(Exit::Usage, problem.to_string());
+    let mut effect = NewEffect::to(args.downstream);
+    if let Some(operation) = args.operation {
+        effect = effect.operation(operation);
+    }
+    if let Some(key) = args.key {
+        effect = effect.key(IdempotencyKey::parse(key).map_err(invalid)?);
+    }
+    if let Some(payload) = args.payload {
+        effect = effect.json_text(parse::text("--payload", &payload)?).map_err(invalid)?;
+    }
+    if !args.headers.is_empty() {
+        let headers: Map<String, Value> =
+            args.headers.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
+        effect = effect.headers(&headers).map_err(invalid)?;
+    }
+    if let Some(target) = args.target {
+        effect = effect.target(target);
+    }
+    if let Some(due_at) = args.due_at {
+        effect = effect.due_at(due_at);
+    }
+    if let Some(expires_at) = args.expires_at {
+        effect = effect.expires_at(expires_at);
+    }
+    if let Some(metadata) = args.metadata {
+        let object: Map<String, Value> = serde_json::from_str(&metadata)
+            .map_err(|problem| fail(Exit::Usage, format!("--metadata is no JSON object: {problem}")))?;
+        effect = effect.metadata(&object).map_err(invalid)?;
+    }
+    Ok(effect)
+}
+
+/// What the database said against it, as the person who typed it needs it.
+fn explained(problem: EnqueueError) -> anyhow::Error {
+    if let EnqueueError::Database(sqlx::Error::Database(said)) = &problem
+        && refuses_values(said.as_ref())
+    {
+        return fail(Exit::Usage, format!("the effect was refused: {}", said.message()));
+    }
+    problem.into()
+}
+
+/// Whether the database refused the values, as opposed to failing: raised by our own checks, or of the class "data
+/// exception" or "integrity constraint violation".
+fn refuses_values(said: &dyn sqlx::error::DatabaseError) -> bool {
+    let code = said.code().unwrap_or_default();
+    // SQLite: SQLITE_CONSTRAINT and its kinds are 19 in the low byte.
+    let sqlite = code.parse::<i64>().is_ok_and(|code| code & 0xff == 19);
+    sqlite || code.starts_with("22") || code.starts_with("23") || code.starts_with("AC") || code == "P0001"
+}
+
+async fn warn_if_unknown(store: &dyn Database, name: &str) -> anyhow::Result<()> {
+    let known = store.downstreams().await?;
+    if known.iter().any(|info| info.name == name && info.kind.is_some()) {
+        return Ok(());
+    }
+    talk!(
+        "note: no configuration made a downstream {name} known here yet; the effect waits, unserved, until a worker serves it."
+    );
+    Ok(())
+}
+
+async fn show(context: &Context, store: &dyn Database, written: &Enqueued) -> anyhow::Result<Exit> {
+    let receipt = written.receipt();
+    let (inserted, remark) = match written {
+        Enqueued::Inserted(_) => (true, String::new()),
+        Enqueued::Pending(_) => (false, format!("This effect exists already and is {}.", receipt.state)),
+        Enqueued::Ended(_) => {
+            (false, format!("This effect exists already and has ended: {}.", receipt.state))
+        }
+    };
+    if !remark.is_empty() {
+        talk!("{remark}");
+    }
+    let Some(effect) = store.effect(receipt.id).await? else {
+        return Err(fail(Exit::Failure, format!("effect {} was written and cannot be found", receipt.id)));
+    };
+    if context.json() {
+        let mut view = EffectJson::from(&effect);
+        view.inserted = Some(inserted);
+        json::print(&view)?;
+        return Ok(Exit::Ok);
+    }
+    data(line(&effect, store.now().await?))?;
+    Ok(Exit::Ok)
+}
+
+fn line(effect: &Status, now: Timestamp) -> String {
+    let operation = effect.operation.as_deref().map(|name| format!("/{name}")).unwrap_or_default();
+    let due = effect.due_at.filter(|due| *due > now && effect.state.is_pending());
+    let due = due.map(|due| format!(", due {}", relative(due, now))).unwrap_or_default();
+    format!(
+        "Effect {} for {}{operation} with key {} is {}{due}.",
+        effect.id, effect.downstream, effect.idempotency_key, effect.state
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::exit::exit_of;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: EnqueueArgs,
+    }
+
+    fn built(words: &[&str]) -> anyhow::Result<NewEffect> {
+        build(Line::try_parse_from([&["enqueue"], words].concat())?.args)
+    }
+
+    #[test]
+    fn a_wrong_value_is_a_usage_error_that_names_it() {
+        for (words, named) in [
+            (&["p", "--key", " x"][..], "idempotency_key"),
+            (&["p", "--payload", "{"][..], "payload"),
+            (&["p", "--metadata", "[]"][..], "--metadata"),
+            (&["p", "--payload", "@/no/such/file"][..], "/no/such/file"),
+        ] {
+            let problem = built(words).unwrap_err();
+            assert_eq!(exit_of(&problem), Exit::Usage, "{words:?}");
+            assert!(problem.to_string().contains(named), "{problem}");
+        }
+    }
+
+    #[test]
+    fn an_effect_is_described_by_flags() {
+        let words = ["p", "--payload", "-1", "--header", "X-A: 1", "--in", "5m", "--metadata", "{}"];
+        assert!(built(&words).is_ok());
+        assert!(built(&["p", "--in", "5m", "--due-at", "2030-01-01T00:00:00Z"]).is_err());
+    }
+}

@@ -1,0 +1,106 @@
+//! Where words go: data to stdout, talk to stderr. Colours are stripped where the reader is no terminal or `NO_COLOR` is
+//! set (anstream decides).
+
+use std::{
+    fmt,
+    io::{self, IsTerminal, Write},
+};
+
+/// Prints data, and a newline, to stdout.
+///
+/// # Errors
+///
+/// When stdout cannot be written; a broken pipe ends the command quietly.
+pub(crate) fn data(text: impl fmt::Display) -> io::Result<()> {
+    let mut out = anstream::stdout().lock();
+    writeln!(out, "{text}")?;
+    out.flush()
+}
+
+/// Prints a line of talk to stderr. There is nobody to tell when that fails.
+pub(crate) fn say(text: fmt::Arguments<'_>) {
+    writeln!(anstream::stderr().lock(), "{text}").ok();
+}
+
+/// Prints a line of talk to stderr.
+macro_rules! talk {
+    ($($words:tt)*) => { $crate::cli::say(format_args!($($words)*)) };
+}
+pub(crate) use talk;
+
+/// Whether a person reads stdout.
+pub(crate) fn on_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// Whether a person can be asked: stdin and stderr are a terminal.
+pub(crate) fn can_ask() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
+}
+
+/// Asks on the terminal; the answer without its newline.
+///
+/// # Errors
+///
+/// When stdin cannot be read.
+pub(crate) fn ask(question: &str) -> io::Result<String> {
+    let mut err = anstream::stderr().lock();
+    write!(err, "{question} ")?;
+    err.flush()?;
+    drop(err);
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    Ok(answer.trim().to_owned())
+}
+
+/// How wide prose may be on stdout: the terminal's width, or unlimited elsewhere.
+pub(crate) fn width() -> usize {
+    if !on_terminal() {
+        return usize::MAX;
+    }
+    rustix::termios::tcgetwinsize(io::stdout()).map_or(80, |size| usize::from(size.ws_col).max(40))
+}
+
+/// `text`, its lines broken between words to be at most `width` characters wide; what follows a break is indented by
+/// `indent`. A word that is longer stays whole: half a command cannot be copied.
+pub(crate) fn wrapped(text: &str, width: usize, indent: usize) -> String {
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let start = line.len() - line.trim_start().len();
+        let mut now = line[..start].to_owned();
+        let mut first = true;
+        for word in line[start..].split(' ') {
+            if !first && now.chars().count() + 1 + word.chars().count() > width {
+                lines.push(std::mem::replace(&mut now, format!("{}{word}", " ".repeat(indent))));
+                continue;
+            }
+            if !first {
+                now.push(' ');
+            }
+            now.push_str(word);
+            first = false;
+        }
+        lines.push(now);
+    }
+    lines.join("\n")
+}
+
+/// `count` and the word for so many of them: `plural(2, "effect")` is "2 effects".
+pub(crate) fn plural(count: impl Into<u64>, word: &str) -> String {
+    let count = count.into();
+    if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prose_is_broken_between_words_and_nothing_is_lost() {
+        let text = "In doubt because nobody knows.\nShort.\n  a-very-long-word-that-stays-whole";
+        let broken = wrapped(text, 16, 2);
+        assert_eq!(broken, "In doubt because\n  nobody knows.\nShort.\n  a-very-long-word-that-stays-whole");
+        assert_eq!(wrapped(text, usize::MAX, 0), text);
+        assert_eq!(wrapped("  indented line", 80, 2), "  indented line");
+    }
+}

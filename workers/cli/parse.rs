@@ -1,0 +1,102 @@
+//! Values of the command line: durations, times, JSON given inline, from a file, or from stdin.
+
+use std::{io::Read, time::Duration};
+
+use aftercommit::{clock::Timestamp, effect::PAYLOAD_LEN_MAX, state::State};
+use anyhow::Context as _;
+
+use super::{Exit, fail};
+
+/// `250ms`, `30s`, `5m`, `2h`, `7d`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no duration; write a number and ms, s, m, h or d, such as 30s");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let (number, unit) = text.split_at(digits);
+    let number = number.parse::<u64>().map_err(|_not_a_number| wrong())?;
+    let seconds = match unit {
+        "ms" => return Ok(Duration::from_millis(number)),
+        "s" => 1,
+        "m" | "min" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
+}
+
+/// A time in RFC 3339, any offset.
+pub(crate) fn timestamp(text: &str) -> Result<Timestamp, String> {
+    let at = time::OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339)
+        .map_err(|problem| format!("{problem}; write RFC 3339, such as 2030-01-31T09:00:00Z"))?;
+    i64::try_from(at.unix_timestamp_nanos() / 1000)
+        .map(Timestamp::from_micros)
+        .map_err(|_too_far| format!("{text:?} is too far away"))
+}
+
+/// A state's word; `in-doubt` is taken for `in_doubt`.
+pub(crate) fn state(text: &str) -> Result<State, String> {
+    text.replace('-', "_").parse().map_err(|problem: aftercommit::state::UnknownState| problem.to_string())
+}
+
+/// `Name: value`.
+pub(crate) fn header(text: &str) -> Result<(String, String), String> {
+    match text.split_once(':') {
+        Some((name, value)) if !name.trim().is_empty() => {
+            Ok((name.trim().to_owned(), value.trim().to_owned()))
+        }
+        _ => Err(format!("{text:?} is no header; write 'Name: value'")),
+    }
+}
+
+/// A text given as itself, as `@FILE`, or as `-` for stdin. Trailing newlines of a file are kept: what is written is sent.
+pub(crate) fn text(flag: &str, given: &str) -> anyhow::Result<String> {
+    let limit = u64::try_from(PAYLOAD_LEN_MAX).unwrap_or(u64::MAX).saturating_mul(64);
+    let mut text = String::new();
+    if given == "-" {
+        let read = std::io::stdin().lock().take(limit).read_to_string(&mut text);
+        read.with_context(|| format!("{flag} could not be read from stdin"))?;
+    } else if let Some(path) = given.strip_prefix('@') {
+        let unreadable = |problem: std::io::Error| {
+            fail(Exit::Usage, format!("{flag}: the file {path} cannot be read: {problem}"))
+        };
+        let file = std::fs::File::open(path).map_err(unreadable)?;
+        file.take(limit).read_to_string(&mut text).map_err(unreadable)?;
+    } else {
+        return Ok(given.to_owned());
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_a_number_and_a_unit() {
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(duration("2h"), Ok(Duration::from_secs(7_200)));
+        assert_eq!(duration("7d"), Ok(Duration::from_secs(604_800)));
+        for wrong in ["", "30", "s", "1w", "-1s", "1.5s", "99999999999999999999s", "999999999999999999d"] {
+            assert!(duration(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn times_are_rfc_3339_with_any_offset() {
+        assert_eq!(timestamp("1970-01-01T01:00:01+01:00"), Ok(Timestamp::from_micros(1_000_000)));
+        assert!(timestamp("tomorrow").is_err());
+    }
+
+    #[test]
+    fn states_take_either_dash() {
+        assert_eq!(state("in-doubt"), Ok(State::InDoubt));
+        assert!(state("lost").unwrap_err().contains("in_doubt"));
+    }
+
+    #[test]
+    fn headers_are_a_name_and_a_value() {
+        assert_eq!(header("X-Order: A:17"), Ok(("X-Order".to_owned(), "A:17".to_owned())));
+        assert!(header("nothing").is_err() && header(": x").is_err());
+    }
+}

@@ -1,0 +1,180 @@
+//! `aftercommit work`: a worker process.
+
+use std::{sync::Arc, time::Duration};
+
+use aftercommit::{
+    clock::{Clock as _, SystemClock},
+    downstream::Served,
+    engine::{Config, Engine, Report, SWEEP_INTERVAL, Stop},
+    store::Options,
+};
+use aftercommit_workers::config::Settings;
+use anyhow::Context as _;
+use clap::Args;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    task::JoinSet,
+};
+
+use super::{Context, Exit, context::open, fail, json, talk};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+SIGTERM or Ctrl-C drains: nothing more is claimed, open calls may end within
+worker.shutdown_grace. A second one stops at once; the leases of open calls end
+on their own, and the next worker decides.
+
+Examples:
+  aftercommit work
+  aftercommit work --downstream payments --downstream mail
+  aftercommit work --until-idle && echo 'nothing left to do'")]
+pub(crate) struct WorkArgs {
+    /// Serve only this downstream; may be given several times
+    #[arg(long, value_name = "NAME")]
+    downstream: Vec<String>,
+    /// One claim round, then end
+    #[arg(long, conflicts_with = "until_idle")]
+    once: bool,
+    /// End when nothing is due or in flight
+    #[arg(long)]
+    until_idle: bool,
+}
+
+/// Works.
+pub(super) async fn run(context: &Context, args: &WorkArgs) -> anyhow::Result<Exit> {
+    let settings = context.settings()?;
+    let url = settings.database.clone();
+    let only = (!args.downstream.is_empty()).then_some(args.downstream.as_slice());
+    let served = settings.serve(only)?;
+    if served.is_empty() {
+        return Err(fail(
+            Exit::Usage,
+            "the configuration has no downstream to serve: add one ([downstream.NAME]), see `aftercommit config init`",
+        ));
+    }
+    let mut signals = Signals::listen()?;
+    let config = engine_config(&settings, &served);
+    let store = open(&url, &Options::default()).await?;
+    let names: Vec<&str> = served.iter().map(|served| served.name.as_ref()).collect();
+    tracing::info!(worker = %config.worker, downstreams = %names.join(","), "worker started");
+    let engine = Engine::new(store, served, config, Arc::new(SystemClock))
+        .map_err(|problem| fail(Exit::Usage, problem))?;
+    let stop = Stop::default();
+    let report = run_engine(Arc::new(engine), args, &stop, &mut signals).await?;
+    let Some(report) = report else {
+        talk!("aftercommit: stopped at once; open calls are left to the next worker's sweep.");
+        return Ok(Exit::Failure);
+    };
+    tracing::info!(
+        claimed = report.claimed,
+        attempted = report.attempted,
+        settled = report.settled,
+        swept = report.swept,
+        "worker stopped"
+    );
+    if context.json() {
+        json::print(&report)?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// Runs the engine while listening to signals; `None` when it was stopped at once.
+async fn run_engine(
+    engine: Arc<Engine>,
+    args: &WorkArgs,
+    stop: &Stop,
+    signals: &mut Signals,
+) -> anyhow::Result<Option<Report>> {
+    let (once, until_idle) = (args.once, args.until_idle);
+    let mut task = JoinSet::new();
+    let inner = stop.clone();
+    // A task of its own: a signal must not drop a database call in the middle of its transaction.
+    task.spawn(async move {
+        if once {
+            engine.run_once().await
+        } else if until_idle {
+            engine.run_until_idle(inner).await
+        } else {
+            engine.run(inner).await
+        }
+    });
+    loop {
+        tokio::select! {
+            done = task.join_next() => {
+                let done = done.context("the worker's task vanished")?;
+                return Ok(Some(done.context("the worker's task ended in a panic")??));
+            }
+            name = signals.next() => {
+                if stop.drain.is_cancelled() {
+                    stop.abort.cancel();
+                    return Ok(None);
+                }
+                talk_of_drain(name);
+                stop.drain.cancel();
+            }
+        }
+    }
+}
+
+fn talk_of_drain(signal: &str) {
+    tracing::info!(signal, "draining: nothing more is claimed; a second signal stops at once");
+}
+
+/// SIGTERM and SIGINT, as they come.
+pub(crate) struct Signals {
+    term: Signal,
+    int: Signal,
+}
+
+impl Signals {
+    /// Begins to listen. From here on neither signal ends the process by itself.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses.
+    pub(crate) fn listen() -> anyhow::Result<Self> {
+        let term = signal(SignalKind::terminate()).context("listening to SIGTERM")?;
+        let int = signal(SignalKind::interrupt()).context("listening to SIGINT")?;
+        Ok(Self { term, int })
+    }
+
+    /// The next one's name.
+    pub(crate) async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.term.recv() => "SIGTERM",
+            _ = self.int.recv() => "SIGINT",
+        }
+    }
+}
+
+/// How the engine runs under these settings.
+pub(crate) fn engine_config(settings: &Settings, served: &[Served]) -> Config {
+    let shortest = served.iter().map(|served| served.lease).min().unwrap_or(Duration::from_secs(30));
+    Config {
+        worker: worker_name(),
+        version: env!("CARGO_PKG_VERSION"),
+        poll: settings.worker.poll,
+        concurrency: settings.worker.concurrency,
+        shutdown_grace: settings.worker.shutdown_grace,
+        // A lost lease is noticed within a fraction of its length; looking costs one indexed query.
+        sweep_interval: (shortest / 6).clamp(Duration::from_millis(200), SWEEP_INTERVAL),
+    }
+}
+
+/// A name that no other process ever had: host, process id, start.
+pub(crate) fn worker_name() -> Arc<str> {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let start = SystemClock.wall().micros() / 1000;
+    format!("{host}-{}-{start:x}", std::process::id()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn worker_names_carry_the_process() {
+        let name = worker_name();
+        assert!(name.contains(&format!("-{}-", std::process::id())), "{name}");
+    }
+}

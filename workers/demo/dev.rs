@@ -1,0 +1,222 @@
+//! `aftercommit dev`: worker, page and sinks in one process, on SQLite, without configuration.
+
+use std::{future::IntoFuture as _, sync::Arc, time::Duration};
+
+use aftercommit::{
+    clock::SystemClock,
+    engine::{Engine, Report, Stop},
+    error::StoreError,
+    store::{Database, Options},
+};
+use aftercommit_workers::config::{Settings, Sources};
+use anyhow::Context as _;
+use axum::Router;
+use clap::Args;
+use tokio::{net::TcpListener, task::JoinSet};
+
+use super::{
+    sink::{Memory, Sink},
+    stage::CONTRACT,
+};
+use crate::cli::{
+    Context, DEV_DATABASE, Exit, Signals, data, engine_config, fail, migrate, open_database, program, quoted,
+    sqlite_file, talk,
+};
+
+/// The port of the page and the sinks, unless it is taken.
+const PORT: u16 = 7799;
+/// Ports that are tried after it.
+const MORE_PORTS: u16 = 50;
+/// Longer than the timeout below, so that a requested timeout is one.
+const SLOW: Duration = Duration::from_secs(8);
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A payload with \"fail\": \"timeout\", \"500\", \"429\", \"decline\" or \"reset\" makes
+the first call of its key fail in that way. The sinks forget everything when it
+ends; the database stays.
+
+Examples:
+  aftercommit dev
+  aftercommit dev --port 8000 --database sqlite:/tmp/play.db")]
+pub(crate) struct DevArgs {
+    /// Listen on this port of 127.0.0.1; 0 takes any [default: 7799, or the next free one]
+    #[arg(long)]
+    port: Option<u16>,
+}
+
+/// Runs it until Ctrl-C or SIGTERM.
+pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit> {
+    let url = context.database_flag().unwrap_or(DEV_DATABASE).to_owned();
+    let mut signals = Signals::listen()?;
+    migrate(&url, Some("dev")).await?;
+    let database = open_database(&url, &Options::default()).await?;
+    let listener = listen(args.port).await?;
+    let address = listener.local_addr()?;
+    let settings = settings(&url, address.port())?;
+    let served = settings.serve(None)?;
+    let config = engine_config(&settings, &served);
+    let engine = Engine::new(Arc::clone(&database) as _, served, config, Arc::new(SystemClock))
+        .map_err(|problem| fail(Exit::Usage, problem))?;
+    let stop = Stop::default();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(serve(listener, app(database), stop.abort.clone()));
+    let mut worker = JoinSet::new();
+    let inner = stop.clone();
+    worker.spawn(async move { engine.run(inner).await });
+    greet(&url, address)?;
+    run_until_stopped(&mut worker, &stop, &mut signals).await
+}
+
+async fn run_until_stopped(
+    worker: &mut JoinSet<Result<Report, StoreError>>,
+    stop: &Stop,
+    signals: &mut Signals,
+) -> anyhow::Result<Exit> {
+    loop {
+        tokio::select! {
+            done = worker.join_next() => {
+                let report = done.context("the worker's task vanished")?;
+                let report = report.context("the worker's task ended in a panic")??;
+                stop.abort.cancel();
+                talk!("Stopped; {} attempts were made. The database stays.", report.attempted);
+                return Ok(Exit::Ok);
+            }
+            _ = signals.next() => {
+                if stop.drain.is_cancelled() {
+                    stop.abort.cancel();
+                    return Ok(Exit::Failure);
+                }
+                talk!("Draining; Ctrl-C again stops at once.");
+                stop.drain.cancel();
+            }
+        }
+    }
+}
+
+async fn serve(
+    listener: TcpListener,
+    app: Router,
+    stop: tokio_util::sync::CancellationToken,
+) -> std::io::Result<()> {
+    tokio::select! {
+        ended = axum::serve(listener, app).into_future() => ended,
+        () = stop.cancelled() => Ok(()),
+    }
+}
+
+/// The page at the root, the sinks below.
+fn app(database: Arc<dyn Database>) -> Router {
+    let payments = Sink::new(Memory::HonoursKeys, "ch", SLOW);
+    let mail = Sink::new(Memory::Forgetful, "msg", SLOW);
+    aftercommit_dashboard::router(database)
+        .nest("/sinks/payments", payments.router())
+        .nest("/sinks/mail", mail.router())
+}
+
+/// The port asked for; else the usual one, or the next that is free.
+async fn listen(port: Option<u16>) -> anyhow::Result<TcpListener> {
+    if let Some(port) = port {
+        return TcpListener::bind(("127.0.0.1", port)).await.map_err(|problem| {
+            fail(
+                Exit::Failure,
+                format!("port {port} of 127.0.0.1 cannot be had ({problem}); try another --port"),
+            )
+        });
+    }
+    let mut last = None;
+    for port in PORT..=PORT + MORE_PORTS {
+        match TcpListener::bind(("127.0.0.1", port)).await {
+            Ok(listener) => {
+                if port != PORT {
+                    talk!("Port {PORT} is taken; using {port}.");
+                }
+                return Ok(listener);
+            }
+            Err(problem) => last = Some(problem),
+        }
+    }
+    let why = last.map(|problem| problem.to_string()).unwrap_or_default();
+    Err(fail(Exit::Failure, format!("no port from {PORT} on can be had ({why}); name one with --port")))
+}
+
+fn settings(url: &str, port: u16) -> anyhow::Result<Settings> {
+    let file = tempfile::Builder::new().prefix("aftercommit-dev-").suffix(".toml").tempfile()?;
+    std::fs::write(file.path(), configuration(port)).context("writing the playground's configuration")?;
+    let sources = Sources {
+        file: Some(file.path().to_owned()),
+        // Only the playground's own values: whatever the environment says is meant for a real worker.
+        env: Vec::new(),
+        overrides: vec![("database".to_owned(), url.to_owned())],
+        dev: true,
+    };
+    Ok(Settings::load(&sources)?)
+}
+
+fn configuration(port: u16) -> String {
+    format!(
+        r#"environment = "dev"
+
+[worker]
+poll = "200ms"
+
+[downstream.payments]
+kind = "http"
+base_url = "http://127.0.0.1:{port}/sinks/payments"
+timeout = "5s"
+lease = "8s"
+retry = {{ initial = "1s", max = "10s" }}
+contract = {CONTRACT}
+
+[downstream.payments.operations.charge]
+method = "POST"
+path = "/v1/charges"
+
+[downstream.payments.operations.refund]
+method = "POST"
+path = "/v1/refunds"
+
+[downstream.mail]
+kind = "http"
+base_url = "http://127.0.0.1:{port}/sinks/mail"
+timeout = "5s"
+lease = "8s"
+contract = {{ dedupe = "none", on_unknown = "hold", margin = "1s" }}
+"#
+    )
+}
+
+fn greet(url: &str, address: std::net::SocketAddr) -> anyhow::Result<()> {
+    let (program, version) = (program(), env!("CARGO_PKG_VERSION"));
+    let file = sqlite_file(url).map_or_else(|| url.to_owned(), |path| path.display().to_string());
+    data(format!(
+        "\n  aftercommit {version}  dev: a playground, not for production\n\n  \
+         Effects   http://{address}/\n  \
+         Payments  http://{address}/sinks/payments  honours Idempotency-Key\n  \
+         Mail      http://{address}/sinks/mail      cannot deduplicate\n  \
+         Health    http://{address}/healthz\n  \
+         Database  {file}\n\n  \
+         In another terminal, in this folder:\n    \
+         export DATABASE_URL={}\n    \
+         {program} enqueue payments --key order-1 --payload '{{\"amount\":1500}}'\n    \
+         {program} enqueue mail --payload '{{\"to\":\"a@example.com\",\"fail\":\"timeout\"}}'\n\n  \
+         \"fail\" may be timeout, 500, 429, decline or reset. Or, from any language:\n    \
+         INSERT INTO aftercommit_effects (downstream, payload)\n      \
+         VALUES ('payments', '{{\"amount\":1500}}')\n\n  \
+         Ctrl-C drains.\n",
+        quoted(url)
+    ))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_playground_s_configuration_is_valid() {
+        let served = settings("sqlite:x.db", 7799).unwrap().serve(None).unwrap();
+        let names: Vec<_> = served.iter().map(|served| served.name.to_string()).collect();
+        assert_eq!(names, ["mail", "payments"]);
+    }
+}

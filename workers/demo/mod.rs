@@ -1,0 +1,13 @@
+//! What somebody sees first: `demo`, a story with a kill in it, and `dev`, a playground. Both bring their own downstreams
+//! ([`sink`]) and need neither configuration nor installation. Not for production: the sinks remember in memory only.
+
+mod act;
+mod dev;
+mod figures;
+mod orders;
+mod sink;
+mod stage;
+mod story;
+
+pub(crate) use dev::{DevArgs, run as dev};
+pub(crate) use story::{DemoArgs, run as demo};

@@ -1,0 +1,58 @@
+//! Logs: to stderr, readable on a terminal and JSON lines otherwise, times in UTC. What is logged is chosen with
+//! `AFTERCOMMIT_LOG`, else `RUST_LOG`. Payloads, responses and secrets are never logged, at any level.
+
+use std::io::{self, IsTerminal};
+
+use tracing_subscriber::EnvFilter;
+
+/// What a command logs unless the environment says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verbosity {
+    /// A long-running process tells its story.
+    Worker,
+    /// A command for people speaks for itself: warnings only.
+    Quiet,
+}
+
+impl Verbosity {
+    const fn directives(self) -> &'static str {
+        match self {
+            Self::Worker => "info,sqlx=warn",
+            Self::Quiet => "warn",
+        }
+    }
+}
+
+/// Starts logging. An unreadable filter is said on stderr and replaced by the default: a worker that does not start
+/// because of its log filter would be worse.
+pub(crate) fn start(verbosity: Verbosity) {
+    let filter = filter(verbosity);
+    let terminal = io::stderr().is_terminal();
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    // A second start in one process changes nothing: the first one's subscriber stays.
+    if terminal {
+        let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        builder.with_ansi(colours).with_target(false).try_init().ok();
+    } else {
+        builder.json().flatten_event(true).with_current_span(false).try_init().ok();
+    }
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let said = panic.payload_as_str().unwrap_or("no message");
+        tracing::error!(place, "panic: {said}");
+    }));
+}
+
+fn filter(verbosity: Verbosity) -> EnvFilter {
+    for name in ["AFTERCOMMIT_LOG", "RUST_LOG"] {
+        let Ok(directives) = std::env::var(name) else { continue };
+        if directives.is_empty() {
+            continue;
+        }
+        match EnvFilter::try_new(&directives) {
+            Ok(filter) => return filter,
+            Err(problem) => crate::cli::talk!("{name} is no log filter ({problem}); using the default."),
+        }
+    }
+    EnvFilter::new(verbosity.directives())
+}
