@@ -142,11 +142,13 @@ CREATE TABLE aftercommit_claims (
     lease_until INTEGER NOT NULL
 ) STRICT;
 
--- Append-only. `late` rows came in after the lease of their claim had ended.
+-- Append-only. `late` rows came in after the lease of their claim had ended; `swept` ones were written by a sweep, not by
+-- the worker that held the claim.
 CREATE TABLE aftercommit_attempts (
     effect_id       INTEGER NOT NULL,
     token           INTEGER NOT NULL,
     late            INTEGER NOT NULL CHECK (late IN (0, 1)),
+    swept           INTEGER NOT NULL CHECK (swept IN (0, 1)),
     number          INTEGER NOT NULL,
     worker          TEXT,
     started_at      INTEGER NOT NULL,

@@ -70,7 +70,8 @@ async fn deep_payloads_do_not_break_the_batch(db: &TestDatabase) {
     }
     let mut written = 2;
     for depth in [127, 128, 129, 10_000] {
-        let insert = insert_sql("pay", &format!("sql-{depth}"), &[("payload", &format!("'{}'", nested(depth)))]);
+        let insert =
+            insert_sql("pay", &format!("sql-{depth}"), &[("payload", &format!("'{}'", nested(depth)))]);
         match db.sql.try_execute(&insert).await {
             Ok(_) => written += 1,
             // SQLite's own parser gives up at 1,000 levels.

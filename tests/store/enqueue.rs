@@ -2,11 +2,7 @@
 
 use std::time::Duration;
 
-use aftercommit::{
-    Enqueued, IdempotencyKey, NewEffect,
-    error::EnqueueError,
-    state::State,
-};
+use aftercommit::{Enqueued, IdempotencyKey, NewEffect, error::EnqueueError, state::State};
 
 use super::stage::Stage;
 use crate::support::{Chance, Engine, TestDatabase, Tx, on_every_database, within};
@@ -197,7 +193,8 @@ async fn a_bulk_answers_for_each_effect_in_input_order(db: &TestDatabase) {
     Chance::seeded().shuffle(&mut order);
     let shuffled: Vec<&str> = order.iter().map(|place| keys[*place].as_str()).collect();
     let mut tx = db.sql.begin().await;
-    let told = tx.enqueue_many(shuffled.iter().map(|key| effect(key)).collect()).await.expect("one statement");
+    let told =
+        tx.enqueue_many(shuffled.iter().map(|key| effect(key)).collect()).await.expect("one statement");
     assert_eq!(told.len(), 100);
     let mut seen_13 = None;
     for (key, told) in shuffled.iter().zip(&told) {
@@ -249,7 +246,8 @@ async fn keys_are_compared_byte_by_byte(db: &TestDatabase) {
     }
     for key in ["k1 ", "k1\t", "ﬁ", "e\u{301}", "é"] {
         assert!(IdempotencyKey::parse(key).is_err(), "{key:?} is refused before the database");
-        let quoted = format!("INSERT INTO aftercommit.effects (downstream, idempotency_key) VALUES ('pay', '{key}')");
+        let quoted =
+            format!("INSERT INTO aftercommit.effects (downstream, idempotency_key) VALUES ('pay', '{key}')");
         let error = db.sql.refused(&quoted).await;
         assert!(error.to_string().contains("idempotency_key"), "{error}");
     }

@@ -153,13 +153,17 @@ async fn a_claim_given_back_leaves_no_trace(db: &TestDatabase) {
 
 async fn a_batch_answers_in_order_and_one_lost_claim_spoils_no_other(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
-    db.insert_many("pay", "k", 5).await;
-    let claims = stage.worker.claim("pay", 5).await;
-    let lost = claims[2].effect.id;
-    stage.done(Settling::of(&claims[2]).retry_not_applied(db.now().await)).await;
+    let lost = stage.claimed(db, "lost").await;
+    db.end_lease(lost.token()).await;
+    let expired = db.store.expired(10).await.expect("the sweep reads").remove(0);
+    let swept = Settling::of_expired(&expired).retry_unknown(db.now().await);
+    db.store.sweep_expired(&[swept]).await.expect("the sweep writes");
     let taken =
         Worker::start(&db.store, "w2", vec![registered("pay", key_terms())]).await.claim_one("pay").await;
-    assert_eq!(taken.effect.id, lost);
+    db.insert_many("pay", "k", 4).await;
+    let mut claims = stage.worker.claim("pay", 4).await;
+    claims.insert(2, lost);
+    let lost = claims[2].effect.id;
     let batch: Vec<_> = claims.iter().map(|claim| Settling::of(claim).succeed()).collect();
     let settled = db.store.settle(&batch, &[]).await.expect("settling works");
     assert_eq!(settled, [Settled::Done, Settled::Done, Settled::Lost, Settled::Done, Settled::Done]);

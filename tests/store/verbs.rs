@@ -160,7 +160,7 @@ async fn verbs_that_change_the_outcome_need_a_reason(db: &TestDatabase) {
     let id = stage.parked(db, "k").await;
     for reason in [None, Some("  ".to_owned())] {
         let silent = Actor { who: "ann".to_owned(), reason };
-        for verb in [Verb::Resend, Verb::ResolveNotApplied, Verb::ResolveApplied { response: None }] {
+        for verb in [Verb::ResolveNotApplied, Verb::ResolveApplied { response: None }] {
             let acted = db.store.act(id, &verb, &silent, None).await.expect("acting works");
             assert!(matches!(acted, Acted::Refused(Refusal::NeedsReason { .. })), "{acted:?}");
         }

@@ -136,6 +136,7 @@ pub(crate) struct Settling {
     at: Timestamp,
     worker: Arc<str>,
     uncertain: bool,
+    unknown: Outcome,
 }
 
 impl Settling {
@@ -148,6 +149,7 @@ impl Settling {
             at: claim.claimed_at,
             worker: "w1".into(),
             uncertain: claim.history.uncertain,
+            unknown: Outcome::new(Finding::Unknown, Phase::Send, "no answer within 20 s"),
         }
     }
 
@@ -160,6 +162,7 @@ impl Settling {
             at: expired.claimed_at,
             worker: Arc::clone(&expired.worker),
             uncertain: expired.history.uncertain,
+            unknown: Outcome::lease_ended(),
         }
     }
 
@@ -221,20 +224,17 @@ impl Settling {
 
     /// Unknown, again at `at` with the same key.
     pub(crate) fn retry_unknown(&self, at: Timestamp) -> Settlement {
-        let outcome = Outcome::new(Finding::Unknown, Phase::Send, "no answer within 20 s");
-        Settlement { uncertain: true, ..self.decided(Decision::RetryAt(at), &outcome) }
+        Settlement { uncertain: true, ..self.decided(Decision::RetryAt(at), &self.unknown) }
     }
 
     /// Unknown, in doubt for a person.
     pub(crate) fn park(&self, why: &str) -> Settlement {
-        let outcome = Outcome::new(Finding::Unknown, Phase::Send, "no answer within 20 s");
-        Settlement { uncertain: true, ..self.decided(Decision::Park(why.to_owned()), &outcome) }
+        Settlement { uncertain: true, ..self.decided(Decision::Park(why.to_owned()), &self.unknown) }
     }
 
     /// Unknown, in doubt until a probe.
     pub(crate) fn probe_at(&self, at: Timestamp, why: &str) -> Settlement {
-        let outcome = Outcome::new(Finding::Unknown, Phase::Send, "no answer within 20 s");
-        Settlement { uncertain: true, ..self.decided(Decision::ProbeAt(at, why.to_owned()), &outcome) }
+        Settlement { uncertain: true, ..self.decided(Decision::ProbeAt(at, why.to_owned()), &self.unknown) }
     }
 
     /// Not begun; ends cancelled or expired.

@@ -11,8 +11,10 @@ use super::{
     connect::sqlite,
 };
 
+/// Rows in the scratch table at least: fewer are over before the clock can tell.
+const ROWS_MIN: u64 = 20_000;
 /// Rows in the scratch table at most: enough for a figure, not for a wait.
-const ROWS_MAX: u64 = 100_000;
+const ROWS_MAX: u64 = 200_000;
 /// Connections that work on a PostgreSQL scratch table, each on its own range.
 const LANES: i64 = 2;
 
@@ -22,14 +24,15 @@ const LANES: i64 = 2;
 ///
 /// When the database fails; the scratch table may then be left behind.
 pub(super) async fn update_delete(url: &str, effects: u64, batch: u32) -> anyhow::Result<f64> {
-    let rows = i64::try_from(effects.min(ROWS_MAX)).unwrap_or(i64::MAX);
+    let count = effects.clamp(ROWS_MIN, ROWS_MAX);
+    let rows = i64::try_from(count).unwrap_or(i64::MAX);
     let seconds = if url.starts_with("sqlite:") {
         on_sqlite(url, rows, i64::from(batch)).await
     } else {
         on_postgres(url, rows, i64::from(batch)).await
     };
     let seconds = seconds.context("measuring the limit on a scratch table")?;
-    Ok(rate(whole(effects.min(ROWS_MAX)), seconds))
+    Ok(rate(whole(count), seconds))
 }
 
 async fn on_postgres(url: &str, rows: i64, batch: i64) -> anyhow::Result<f64> {

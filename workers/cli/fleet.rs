@@ -50,8 +50,8 @@ pub(super) async fn downstreams(context: &Context, command: &DownstreamsCommand)
     }
     let now = store.now().await?;
     let mut grid =
-        Grid::new(&["NAME", "KIND", "WORKERS", "PENDING", "FLYING", "DOUBT", "FAILED", "OLDEST", "CONTRACT"])
-            .unbroken(&[0, 1, 2, 3, 4, 5, 6, 7])
+        Grid::new(&["NAME", "KIND", "WORKERS", "PENDING", "IN FLIGHT", "IN DOUBT", "FAILED", "OLDEST DUE"])
+            .unbroken(&[1, 2, 3, 4, 5, 6, 7])
             .numbers(&[2, 3, 4, 5, 6]);
     for info in &all {
         grid.row(vec![
@@ -63,10 +63,16 @@ pub(super) async fn downstreams(context: &Context, command: &DownstreamsCommand)
             table::cell(info.in_doubt),
             table::cell(info.failed),
             table::maybe(info.oldest_due_at.map(|at| relative(at, now))),
-            table::cell(info.contract.as_deref().unwrap_or("never configured")),
         ]);
     }
     data(grid)?;
+    let mut contracts = Grid::new(&["NAME", "CONTRACT"]);
+    for info in &all {
+        let contract =
+            info.contract.as_deref().unwrap_or("none is known here: no configuration has named it yet");
+        contracts.row(vec![table::cell(&info.name), table::cell(contract)]);
+    }
+    data(format!("\n{contracts}"))?;
     Ok(Exit::Ok)
 }
 
@@ -85,16 +91,15 @@ pub(super) async fn workers(context: &Context) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     let now = store.now().await?;
-    let mut grid = Grid::new(&["WORKER", "VERSION", "LIVE", "STARTED", "SEEN", "FLYING", "DOWNSTREAMS"])
-        .unbroken(&[1, 2, 3, 4, 5])
-        .numbers(&[5]);
+    let mut grid = Grid::new(&["WORKER", "VERSION", "SEEN", "STARTED", "IN FLIGHT", "SERVES"])
+        .unbroken(&[0, 1, 2, 3, 4])
+        .numbers(&[4]);
     for info in &all {
         grid.row(vec![
             table::cell(&info.name),
             table::cell(&info.version),
-            table::cell(if info.live { "yes" } else { "no" }),
+            table::cell(if info.live { "live".to_owned() } else { relative(info.seen_at, now) }),
             table::cell(relative(info.started_at, now)),
-            table::cell(relative(info.seen_at, now)),
             table::cell(info.in_flight),
             table::cell(info.downstreams.join(", ")),
         ]);

@@ -29,7 +29,7 @@ pub(crate) use context::{Context, DEV_DATABASE, open as open_database, program, 
 pub(crate) use exit::{Exit, fail};
 pub(crate) use json::print as print_json;
 pub(crate) use migrate::migrate;
-pub(crate) use output::{data, say, talk};
+pub(crate) use output::{data, plural, say, talk};
 pub(crate) use table::{Grid, cell};
 pub(crate) use work::{Signals, engine_config, worker_name};
 

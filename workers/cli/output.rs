@@ -53,8 +53,54 @@ pub(crate) fn ask(question: &str) -> io::Result<String> {
     Ok(answer.trim().to_owned())
 }
 
+/// How wide prose may be on stdout: the terminal's width, or unlimited elsewhere.
+pub(crate) fn width() -> usize {
+    if !on_terminal() {
+        return usize::MAX;
+    }
+    rustix::termios::tcgetwinsize(io::stdout()).map_or(80, |size| usize::from(size.ws_col).max(40))
+}
+
+/// `text`, its lines broken between words to be at most `width` characters wide; what follows a break is indented by
+/// `indent`. A word that is longer stays whole: half a command cannot be copied.
+pub(crate) fn wrapped(text: &str, width: usize, indent: usize) -> String {
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let start = line.len() - line.trim_start().len();
+        let mut now = line[..start].to_owned();
+        let mut first = true;
+        for word in line[start..].split(' ') {
+            if !first && now.chars().count() + 1 + word.chars().count() > width {
+                lines.push(std::mem::replace(&mut now, format!("{}{word}", " ".repeat(indent))));
+                continue;
+            }
+            if !first {
+                now.push(' ');
+            }
+            now.push_str(word);
+            first = false;
+        }
+        lines.push(now);
+    }
+    lines.join("\n")
+}
+
 /// `count` and the word for so many of them: `plural(2, "effect")` is "2 effects".
 pub(crate) fn plural(count: impl Into<u64>, word: &str) -> String {
     let count = count.into();
     if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prose_is_broken_between_words_and_nothing_is_lost() {
+        let text = "In doubt because nobody knows.\nShort.\n  a-very-long-word-that-stays-whole";
+        let broken = wrapped(text, 16, 2);
+        assert_eq!(broken, "In doubt because\n  nobody knows.\nShort.\n  a-very-long-word-that-stays-whole");
+        assert_eq!(wrapped(text, usize::MAX, 0), text);
+        assert_eq!(wrapped("  indented line", 80, 2), "  indented line");
+    }
 }

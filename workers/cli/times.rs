@@ -33,15 +33,18 @@ pub(crate) fn relative(at: Timestamp, now: Timestamp) -> String {
     if past { format!("{} ago", span(distance)) } else { format!("in {}", span(distance)) }
 }
 
-/// A length of time in its largest whole unit.
+/// A length of time in its largest unit that leaves a number of some use, rounded.
 pub(crate) fn span(length: Duration) -> String {
-    let seconds = length.as_secs();
+    if length < Duration::from_secs(1) {
+        return format!("{} ms", length.as_millis());
+    }
+    let seconds = length.saturating_add(Duration::from_millis(500)).as_secs();
+    let rounded = |unit: u64| (seconds + unit / 2) / unit;
     match seconds {
-        0 => format!("{} ms", length.as_millis()),
-        1..=119 => format!("{seconds} s"),
-        120..=7_199 => format!("{} min", seconds / 60),
-        7_200..=172_799 => format!("{} h", seconds / 3_600),
-        _ => format!("{} d", seconds / 86_400),
+        0..=119 => format!("{seconds} s"),
+        120..=7_199 => format!("{} min", rounded(60)),
+        7_200..=172_799 => format!("{} h", rounded(3_600)),
+        _ => format!("{} d", rounded(86_400)),
     }
 }
 
@@ -55,8 +58,9 @@ mod tests {
         let seconds = |count: u64| Duration::from_secs(count);
         assert_eq!(relative(now, now), "now");
         assert_eq!(relative(now.plus(seconds(3)), now), "in 3 s");
-        assert_eq!(relative(now.minus(seconds(150)), now), "2 min ago");
-        assert_eq!(relative(now.minus(seconds(10_000)), now), "2 h ago");
+        assert_eq!(relative(now.minus(seconds(140)), now), "2 min ago");
+        assert_eq!(relative(now.plus(Duration::from_millis(3_599_900)), now), "in 60 min");
+        assert_eq!(relative(now.minus(seconds(10_000)), now), "3 h ago");
         assert_eq!(relative(now.plus(seconds(864_000)), now), "in 10 d");
         assert_eq!(relative(Timestamp::MAX, now), "never");
     }

@@ -10,7 +10,11 @@ use aftercommit::{
 use anyhow::Context as _;
 use tokio::time::{sleep, timeout};
 
-use super::{figures::count, sink::Sink, stage::Stage};
+use super::{
+    figures::count,
+    sink::Sink,
+    stage::{FAX_TIMEOUT, Stage, Worker},
+};
 use crate::cli::{Exit, fail};
 
 /// A worker on this machine makes its first call well within this.
@@ -18,12 +22,11 @@ const FIRST_CALLS: Duration = Duration::from_secs(20);
 /// Lease, retry and sweep of the demo take a few seconds; a machine under load takes longer.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// Starts a worker, waits until `sink` applied application number `nth` and holds its answer back, and kills the worker
-/// there. Returns the worker's process id.
-pub(super) async fn kill_between(stage: &Stage, sink: &Sink, nth: usize) -> anyhow::Result<u32> {
+/// Starts a worker and waits until `sink` applied application number `nth` and holds its answer back: the worker is now
+/// between a call and its record.
+pub(super) async fn catch_between(stage: &Stage, sink: &Sink, nth: usize) -> anyhow::Result<Worker> {
     sink.arm(nth);
     let mut worker = stage.start_worker()?;
-    let pid = worker.pid();
     let early = tokio::select! {
         sprung = timeout(FIRST_CALLS, sink.sprung()) => match sprung {
             Ok(()) => None,
@@ -31,11 +34,21 @@ pub(super) async fn kill_between(stage: &Stage, sink: &Sink, nth: usize) -> anyh
         },
         ended = worker.ended() => Some(ended),
     };
-    if let Some(problem) = early {
-        return Err(broken(stage, &problem));
+    early.map_or(Ok(worker), |problem| Err(broken(stage, &problem)))
+}
+
+/// Waits until `count` effects of a downstream are recorded as succeeded. Outcomes are written in batches, a moment after
+/// the answers; a kill in that moment would put the neighbours of the one that the story is about in doubt as well.
+pub(super) async fn recorded(stage: &Stage, downstream: &str, count: usize) -> anyhow::Result<()> {
+    let clock = SystemClock;
+    // Shorter than the timeout, at whose end the worker would give up the call that is held.
+    let deadline = clock.boot().plus(FAX_TIMEOUT * 3 / 4);
+    while effects(stage.database.as_ref(), downstream, State::Succeeded).await?.len() < count
+        && clock.boot() < deadline
+    {
+        sleep(Duration::from_millis(10)).await;
     }
-    worker.kill().await?;
-    Ok(pid)
+    Ok(())
 }
 
 /// Starts a worker and lets it work until `done` says so; then it drains.

@@ -196,7 +196,7 @@ fn greet(url: &str, address: std::net::SocketAddr) -> anyhow::Result<()> {
          Mail      http://{address}/sinks/mail      cannot deduplicate\n  \
          Health    http://{address}/healthz\n  \
          Database  {file}\n\n  \
-         In another terminal:\n    \
+         In another terminal, in this folder:\n    \
          export DATABASE_URL={}\n    \
          {program} enqueue payments --key order-1 --payload '{{\"amount\":1500}}'\n    \
          {program} enqueue mail --payload '{{\"to\":\"a@example.com\",\"fail\":\"timeout\"}}'\n\n  \

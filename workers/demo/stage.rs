@@ -28,6 +28,11 @@ use crate::cli::{migrate, open_sqlite};
 /// Longer than the demo's timeout: a call with a requested timeout is given up by the worker first.
 const SLOW: Duration = Duration::from_secs(2);
 
+/// A fax takes no longer. Longer than the others', so that the worker is still waiting when it is killed.
+pub(super) const FAX_TIMEOUT: Duration = Duration::from_secs(3);
+/// What the configuration below says of margins.
+pub(super) const MARGIN: Duration = Duration::from_secs(1);
+
 /// Everything that the story needs.
 pub(super) struct Stage {
     /// The folder, kept for the commands that the story prints.
@@ -204,8 +209,8 @@ contract = {CONTRACT}
 [downstream.fax]
 kind = "http"
 base_url = "http://127.0.0.1:{fax}"
-timeout = "1s"
-lease = "3s"
+timeout = "3s"
+lease = "5s"
 concurrency = 1
 contract = {{ dedupe = "none", on_unknown = "hold", margin = "1s" }}
 "#
@@ -228,6 +233,8 @@ mod tests {
         let sources = Sources { file: Some(file.path().to_owned()), ..Sources::default() };
         let served = Settings::load(&sources).unwrap().serve(None).unwrap();
         assert_eq!(served.len(), 3);
-        assert!(served.iter().all(|served| served.lease == Duration::from_secs(3)), "{served:?}");
+        assert!(served.iter().all(|served| served.terms.contract.margin == MARGIN), "{served:?}");
+        let fax = served.iter().find(|served| served.name.as_ref() == "fax").unwrap();
+        assert_eq!(fax.terms.timeout, FAX_TIMEOUT);
     }
 }

@@ -9,12 +9,12 @@ use clap::Args;
 use serde_json::json;
 
 use super::{
-    act::{effects, kill_between, settled, work_until},
+    act::{catch_between, effects, recorded, settled, work_until},
     figures::{self, Row},
     orders::{self, ORDERS},
-    stage::Stage,
+    stage::{MARGIN, Stage},
 };
-use crate::cli::{Context, Exit, data, print_json, program, quoted, talk};
+use crate::cli::{Context, Exit, data, plural, print_json, program, quoted, talk};
 
 /// The application whose answer never arrives: late enough that others are done, early enough that others wait.
 const FATAL: usize = 4;
@@ -78,14 +78,17 @@ async fn first_act(teller: &Teller, stage: &mut Stage) -> anyhow::Result<Vec<Row
          Ten orders are written, each with a charge and a receipt in the same SQL\n   \
          transaction. A worker starts to carry them out.",
     )?;
-    let pid = kill_between(stage, &stage.payments, FATAL).await?;
+    let worker = catch_between(stage, &stage.payments, FATAL).await?;
+    let pid = worker.pid();
+    worker.kill().await?;
     let open = effects(stage.database.as_ref(), "payments", State::InFlight).await?.len();
     teller.say(&format!(
         "   The payment processor charges a card; before its answer can be recorded,\n   \
-         kill -9 {pid}. The database knows {open} charge(s) as in flight, and not what\n   \
+         kill -9 {pid}. The database shows {} in flight, and cannot know what\n   \
          became of them.\n   \
          A second worker starts, waits for the lease to end, and asks again with the\n   \
-         same keys …"
+         same keys …",
+        plural(u64::try_from(open).unwrap_or(0), "charge")
     ))?;
     let database = stage.database.clone();
     work_until(stage, "the end of every charge and receipt", || {
@@ -113,7 +116,10 @@ async fn second_act(teller: &Teller, stage: &mut Stage) -> anyhow::Result<(Row, 
          Ten more orders, each with a fax to the warehouse. The fax gateway knows no\n   \
          keys: whatever is sent again is printed again.",
     )?;
-    let pid = kill_between(stage, &stage.fax, FATAL).await?;
+    let worker = catch_between(stage, &stage.fax, FATAL).await?;
+    recorded(stage, "fax", FATAL - 1).await?;
+    let pid = worker.pid();
+    worker.kill().await?;
     teller.say(&format!(
         "   The gateway prints a fax; before its answer can be recorded, kill -9 {pid}.\n   \
          A second worker starts …"
@@ -123,6 +129,8 @@ async fn second_act(teller: &Teller, stage: &mut Stage) -> anyhow::Result<(Row, 
     let row = figures::row(stage.database.as_ref(), "fax", &stage.fax).await?;
     teller.say(&format!("\n{}\n", figures::table(std::slice::from_ref(&row))))?;
     let doubt = effects(stage.database.as_ref(), "fax", State::InDoubt).await?.into_iter().next();
+    // Until lease and margin are over the request may still be travelling, and a person's word would be refused.
+    tokio::time::sleep(MARGIN).await;
     if let Some(effect) = &doubt {
         teller.say(&format!(
             "   Nine were sent; effect {} ({}) is in doubt: it may have been\n   \

@@ -33,3 +33,61 @@ fn date(headers: &HeaderMap) -> Option<SystemTime> {
 fn visible(value: &HeaderValue) -> Option<&str> {
     value.to_str().ok().map(|text| text.trim_matches([' ', '\t']))
 }
+
+#[cfg(test)]
+mod tests {
+    //! Cases RETRY-03 and RETRY-05.
+
+    use super::*;
+
+    /// 2026-11-29T12:00:00Z.
+    const WALL: i64 = 1_795_953_600_000_000;
+
+    fn asked(values: &[&str], date: Option<&str>) -> Option<Duration> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(RETRY_AFTER, HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        }
+        if let Some(date) = date {
+            headers.insert(DATE, HeaderValue::from_str(date).unwrap());
+        }
+        retry_after(&headers, Timestamp::from_micros(WALL))
+    }
+
+    #[test]
+    fn only_whole_seconds_and_dates_count() {
+        for (value, expected) in [
+            ("0", Some(0)),
+            ("10", Some(10)),
+            (" 10 ", Some(10)),
+            ("99999999999999999999999", Some(366 * 86_400)),
+            ("-5", None),
+            ("+5", None),
+            ("1.5", None),
+            ("", None),
+            ("120junk", None),
+            ("0x10", None),
+            ("１２０", None),
+            ("120, 60", None),
+            ("Wed, 21 Oct 2015 07:28:00 GMT", None),
+            ("Sun, 29 Nov 2026 12:02:00 GMT", Some(120)),
+            ("Sunday, 29-Nov-26 12:02:00 GMT", Some(120)),
+            ("Sun Nov 29 12:02:00 2026", Some(120)),
+            ("Sun, 29 Nov 2026 12:00:00 GMT", None),
+            ("Sun, 29 Nov 2026 12:02:00 JST", None),
+        ] {
+            assert_eq!(asked(&[value], None), expected.map(Duration::from_secs), "{value:?}");
+        }
+        assert_eq!(asked(&["10", "10"], None), None, "two headers");
+        assert_eq!(asked(&[], None), None);
+    }
+
+    #[test]
+    fn a_date_counts_from_the_answers_own_date() {
+        // The downstream's clock is an hour ahead of ours.
+        let date = Some("Sun, 29 Nov 2026 13:00:00 GMT");
+        assert_eq!(asked(&["Sun, 29 Nov 2026 13:02:00 GMT"], date), Some(Duration::from_secs(120)));
+        assert_eq!(asked(&["Sun, 29 Nov 2026 12:59:00 GMT"], date), None);
+        assert_eq!(asked(&["Sun, 29 Nov 2026 12:02:00 GMT"], Some("junk")), Some(Duration::from_secs(120)));
+    }
+}

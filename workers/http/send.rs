@@ -98,7 +98,7 @@ pub(super) async fn exchange(
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
             let begun = !progress.seal();
-            return Err(if error.is_connect() || !begun {
+            return Err(if !begun {
                 Failure::NotBegun(connect_failure(&error, place))
             } else {
                 Failure::NoAnswer(format!(
@@ -232,8 +232,9 @@ impl Body for Marked {
     }
 
     fn is_end_stream(&self) -> bool {
-        // A request that was given up is never at its end: the connection then asks for a frame, and gets the error.
-        self.progress.begin() && self.bytes.as_ref().is_none_or(Bytes::is_empty)
+        // An empty body says so only once it was asked for its frame: HTTP/1 then writes `content-length: 0`. One that was
+        // given up never says so: the connection then asks for a frame, and gets the error.
+        self.progress.begin() && self.bytes.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -5,8 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
-    next_token,
-    row::{Fields, HISTORY, history, json_ids},
+    row::{Fields, HISTORY, history, json_ids, next_token},
     sweep::set_aside,
 };
 use crate::{

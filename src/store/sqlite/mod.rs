@@ -11,7 +11,8 @@
 mod claim;
 mod enqueue;
 mod inspect;
-mod open;
+mod late;
+mod migrate;
 mod operate;
 mod register;
 mod row;
@@ -28,7 +29,7 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-pub(crate) use open::{connect, migrate, migration_sql};
+pub(crate) use migrate::{connect, migrate, migration_sql};
 use sqlx::{Connection, SqliteConnection, SqlitePool, pool::PoolConnection};
 use tokio::sync::{Mutex, Notify};
 use tokio_util::task::TaskTracker;
@@ -49,8 +50,6 @@ use crate::{
 /// How often the file is asked whether another connection committed: a few microseconds each, and half of it is the
 /// median delay of a hint.
 const WATCH_EVERY: Duration = Duration::from_millis(25);
-/// A worker that has not reported for this many microseconds is forgotten.
-const FORGET_US: i64 = 3600 * 1_000_000;
 
 /// A file with the schema in it.
 pub(crate) struct SqliteStore {
@@ -102,7 +101,7 @@ impl SqliteStore {
     ) -> Result<Vec<Settled>, StoreError> {
         let whole = self.settle_once(batch.to_vec(), finished.to_vec(), right).await;
         match whole {
-            Err(problem) if open::is_refusal(&problem) => {
+            Err(problem) if migrate::is_refusal(&problem) => {
                 tracing::error!(%problem, "a batch of settles was refused: writing them one by one");
             }
             answered => return answered,
@@ -112,8 +111,8 @@ impl SqliteStore {
         for settlement in batch {
             let alone = self.settle_once(vec![settlement.clone()], Vec::new(), right).await;
             let alone = match alone {
-                Err(problem) if open::is_refusal(&problem) => {
-                    self.settle_once(vec![without_answer(settlement)], Vec::new(), right).await
+                Err(problem) if migrate::is_refusal(&problem) => {
+                    self.settle_once(vec![settle::without_answer(settlement)], Vec::new(), right).await
                 }
                 answered => answered,
             };
@@ -177,16 +176,6 @@ impl SqliteStore {
     }
 }
 
-/// The same settlement with a fixed text in the place of the downstream's words.
-fn without_answer(settlement: &Settlement) -> Settlement {
-    let mut plain = settlement.clone();
-    plain.response = None;
-    if let Some(attempt) = &mut plain.attempt {
-        attempt.error = "what the downstream said could not be stored".to_owned();
-    }
-    plain
-}
-
 fn gone(doing: &'static str) -> StoreError {
     StoreError::Database { doing, source: sqlx::Error::WorkerCrashed }
 }
@@ -216,15 +205,6 @@ where
             Err(problem)
         }
     }
-}
-
-/// Draws the next token of the one sequence.
-async fn next_token(conn: &mut SqliteConnection) -> Result<Token, StoreError> {
-    sqlx::query_scalar("UPDATE aftercommit_token SET last = last + 1 WHERE one = 1 RETURNING last")
-        .fetch_one(conn)
-        .await
-        .map(Token::new)
-        .map_err(StoreError::during("drawing a token"))
 }
 
 #[async_trait::async_trait]
@@ -293,7 +273,7 @@ impl Store for SqliteStore {
             Box::pin(async move {
                 let mut late = Vec::with_capacity(answers.len());
                 for answer in &answers {
-                    late.push(sweep::late(conn, answer, now).await?);
+                    late.push(late::late(conn, answer, now).await?);
                 }
                 Ok(late)
             })
@@ -326,10 +306,7 @@ impl Store for SqliteStore {
     }
 
     async fn maintain(&self) -> Result<(), StoreError> {
-        self.write("maintaining", |conn, now| {
-            Box::pin(async move { sweep::maintain(conn, now.micros().saturating_sub(FORGET_US), now).await })
-        })
-        .await
+        self.write("maintaining", |conn, now| Box::pin(async move { sweep::maintain(conn, now).await })).await
     }
 
     async fn terms(

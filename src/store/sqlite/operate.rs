@@ -3,8 +3,8 @@
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
-    inspect, next_token,
-    row::{Fields, HISTORY, QUEUE_STATE, history},
+    inspect,
+    row::{Fields, HISTORY, QUEUE_STATE, history, next_token},
     write::{Ending, Writes, add_to_counter},
 };
 use crate::{

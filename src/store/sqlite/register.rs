@@ -22,6 +22,7 @@ pub(super) async fn register(
             let id = register_terms(conn, &downstream.name, operation.as_deref(), terms, request).await?;
             ids.push((downstream.name.clone(), operation.clone(), id));
         }
+        forget_operations(conn, downstream).await?;
         narrow(conn, &downstream.name).await?;
     }
     if let Some(worker) = &registration.worker {
@@ -123,17 +124,40 @@ async fn register_terms(
     .map_err(StoreError::during(doing))
 }
 
+/// What the configuration no longer has is no operation of today: nothing that was sent under it would be rendered as it was.
+async fn forget_operations(
+    conn: &mut SqliteConnection,
+    downstream: &RegisteredDownstream,
+) -> Result<(), StoreError> {
+    let names: Vec<&str> = downstream
+        .operations
+        .iter()
+        .map(|(operation, ..)| operation.as_deref().unwrap_or_default())
+        .collect();
+    sqlx::query(
+        "DELETE FROM aftercommit_operations \
+         WHERE downstream = ?1 AND operation NOT IN (SELECT value FROM json_each(?2))",
+    )
+    .bind(downstream.name.to_string())
+    .bind(serde_json::to_string(&names).expect("names always serialise"))
+    .execute(conn)
+    .await
+    .map_err(StoreError::during("registering terms"))?;
+    Ok(())
+}
+
 /// Where a window became narrower, the sweep looks at its uncertain effects earlier.
 async fn narrow(conn: &mut SqliteConnection, downstream: &str) -> Result<(), StoreError> {
     // A window that is unpublished today promises nothing any more: its effects are looked at at once.
     sqlx::query(
-        "UPDATE aftercommit_queue SET sweep_at = first_sent_at + coalesce(today.window_us, 0) - today.margin_us \
+        "UPDATE aftercommit_queue SET sweep_at = first_sent_at + coalesce(today.window_us, 0) \
+             - today.margin_us - today.timeout_us \
          FROM aftercommit_effects AS e, aftercommit_operations AS op, aftercommit_terms AS today \
          WHERE aftercommit_queue.downstream = ?1 AND uncertain = 1 AND lane IN ('r', 't') AND resend = 0 \
              AND first_sent_at IS NOT NULL AND e.id = aftercommit_queue.id AND op.downstream = e.downstream \
              AND op.operation = coalesce(e.operation, '') AND today.id = op.terms AND today.dedupe = 'key' \
              AND coalesce(today.window_us, 0) < \
-                 coalesce(sweep_at, 9223372036854775807) - first_sent_at + today.margin_us",
+                 coalesce(sweep_at, 9223372036854775807) - first_sent_at + today.margin_us + today.timeout_us",
     )
     .bind(downstream.to_owned())
     .execute(conn)
@@ -152,15 +176,16 @@ pub(super) async fn leave(conn: &mut SqliteConnection, worker: String) -> Result
     Ok(())
 }
 
-/// Today's terms of an operation.
+/// Today's terms of an operation; of one that the configuration lost, the last: what is left of it must be swept, too.
 pub(super) async fn terms(
     conn: &mut SqliteConnection,
     downstream: &str,
     operation: Option<&str>,
 ) -> Result<Option<RegisteredTerms>, StoreError> {
     let row = sqlx::query(
-        "SELECT t.id, t.contract, t.policy, t.timeout_us FROM aftercommit_operations AS op \
-         JOIN aftercommit_terms AS t ON t.id = op.terms WHERE op.downstream = ?1 AND op.operation = ?2",
+        "SELECT t.id, t.contract, t.policy, t.timeout_us FROM aftercommit_terms AS t \
+         LEFT JOIN aftercommit_operations AS op ON op.terms = t.id \
+         WHERE t.downstream = ?1 AND t.operation = ?2 ORDER BY op.terms IS NULL, t.id DESC LIMIT 1",
     )
     .bind(downstream.to_owned())
     .bind(operation.unwrap_or_default().to_owned())

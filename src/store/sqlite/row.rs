@@ -1,6 +1,6 @@
 //! Rows as values: each column is parsed once, here, into [`StoreError::Corrupt`] on failure, never into a default.
 
-use sqlx::{Row, sqlite::SqliteRow};
+use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use crate::{
     clock::Timestamp,
@@ -9,7 +9,7 @@ use crate::{
     effect::EffectId,
     error::StoreError,
     schedule::Policy,
-    store::RegisteredTerms,
+    store::{RegisteredTerms, Token},
 };
 
 /// The state of an unfinished effect (`q`), as `status` says it; `?1` is the time now.
@@ -159,4 +159,13 @@ pub(super) fn terms(row: &SqliteRow) -> Result<RegisteredTerms, StoreError> {
 pub(super) fn json_ids(ids: impl IntoIterator<Item = i64>) -> String {
     let ids: Vec<i64> = ids.into_iter().collect();
     serde_json::to_string(&ids).expect("numbers always serialise")
+}
+
+/// Draws the next token of the one sequence.
+pub(super) async fn next_token(conn: &mut SqliteConnection) -> Result<Token, StoreError> {
+    sqlx::query_scalar("UPDATE aftercommit_token SET last = last + 1 WHERE one = 1 RETURNING last")
+        .fetch_one(conn)
+        .await
+        .map(Token::new)
+        .map_err(StoreError::during("drawing a token"))
 }

@@ -5,14 +5,14 @@ use std::collections::{HashMap, HashSet};
 use sqlx::{Row, SqliteConnection};
 
 use super::{
-    next_token,
-    row::{Fields, json_ids},
+    row::{Fields, json_ids, next_token},
     write::Writes,
 };
 use crate::{
     clock::Timestamp,
     decision::Decision,
     error::StoreError,
+    state::State,
     store::{Next, Settled, Settlement},
 };
 
@@ -45,12 +45,42 @@ pub(super) struct Standing {
 /// What a settle under a token left behind, should it have been written before.
 #[derive(Default)]
 struct Traces {
-    /// (effect, token) with a log row that a worker wrote.
-    told: HashSet<(i64, i64)>,
     /// (effect, token) with a log row that the sweep wrote.
     swept: HashSet<(i64, i64)>,
-    /// (effect, token) with an outcome.
-    ended: HashSet<(i64, i64)>,
+    /// (effect, token) with a log row that the worker wrote, and what the attempt showed.
+    told: HashMap<(i64, i64), String>,
+    /// (effect, token) with an outcome, and the state in which it ended.
+    ended: HashMap<(i64, i64), String>,
+}
+
+impl Traces {
+    /// Whether this very settlement was committed before, by whoever has `right` to it.
+    fn has(&self, right: Right, settlement: &Settlement) -> bool {
+        let mark = (settlement.id.get(), settlement.token.get());
+        let shown = settlement.attempt.as_ref().map(|attempt| attempt.verdict.as_str());
+        match right {
+            Right::Unclaimed => false,
+            Right::LeaseOver => self.swept.contains(&mark),
+            Right::Claim => match (self.ended.get(&mark), self.told.get(&mark)) {
+                (Some(state), _) => Some(state.as_str()) == ends(&settlement.decision),
+                (None, Some(told)) => Some(told.as_str()) == shown,
+                (None, None) => false,
+            },
+        }
+    }
+}
+
+/// The state in which a decision ends an effect.
+fn ends(decision: &Next) -> Option<&'static str> {
+    match decision {
+        Next::Decided(Decision::Succeed) => Some(State::Succeeded.as_str()),
+        Next::Decided(Decision::Fail(_)) => Some(State::Failed.as_str()),
+        Next::Decided(Decision::Cancel) => Some(State::Cancelled.as_str()),
+        Next::Decided(Decision::Expire) => Some(State::Expired.as_str()),
+        Next::Decided(Decision::RetryAt(_) | Decision::ProbeAt(..) | Decision::Park(_)) | Next::GiveBack => {
+            None
+        }
+    }
 }
 
 /// Writes each settlement that its `right` still covers, with its log row; says what became of each, in order.
@@ -104,24 +134,18 @@ fn judge(
     now: Timestamp,
 ) -> Ruling {
     let mark = (settlement.id.get(), settlement.token.get());
-    let before = match right {
-        Right::Claim => traces.told.contains(&mark) || traces.ended.contains(&mark),
-        Right::LeaseOver => traces.swept.contains(&mark),
-        Right::Unclaimed => false,
-    };
-    let Some(row) = row.filter(|row| row.token == settlement.token.get()) else {
-        return Ruling::Answer(if before { Settled::Done } else { Settled::Lost });
-    };
-    let late = !row.claimed && row.in_doubt && traces.swept.contains(&mark) && !before;
+    let before = traces.has(right, settlement);
+    let fenced = Ruling::Answer(if before { Settled::Done } else { Settled::Lost });
+    let Some(row) = row.filter(|row| row.token == settlement.token.get()) else { return fenced };
+    let told = traces.told.contains_key(&mark);
+    let late = !row.claimed && row.in_doubt && traces.swept.contains(&mark) && !told;
     match right {
         Right::Claim if row.claimed || late => {}
-        // Not claimed under the claim's own token: this very settle, or its giving back, was committed before.
-        Right::Claim => return Ruling::Answer(Settled::Done),
+        // Not claimed under the claim's own token, and nothing in the log: it was given back, or decided unstarted, before.
+        Right::Claim if settlement.attempt.is_none() && !told => return Ruling::Answer(Settled::Done),
         Right::LeaseOver if row.claimed && row.lease_until.is_none_or(|until| until <= now.micros()) => {}
-        Right::LeaseOver if before => return Ruling::Answer(Settled::Done),
-        Right::LeaseOver => return Ruling::Answer(Settled::Lost),
         Right::Unclaimed if !row.claimed && !row.in_doubt => {}
-        Right::Unclaimed => return Ruling::Answer(Settled::Lost),
+        Right::Claim | Right::LeaseOver | Right::Unclaimed => return fenced,
     }
     if must_reconsider(&settlement.decision, row) {
         return Ruling::Answer(Settled::Reconsider {
@@ -201,23 +225,32 @@ async fn traces(
     if suspects.is_empty() {
         return Ok(traces);
     }
-    let rows: Vec<(i64, i64, String)> = sqlx::query_as(
-        "SELECT effect_id, token, CASE WHEN phase = 'lease' AND late = 0 THEN 'swept' ELSE 'told' END \
+    let rows: Vec<(i64, i64, String, String)> = sqlx::query_as(
+        "SELECT effect_id, token, CASE WHEN swept = 1 THEN 'swept' ELSE 'told' END, outcome \
          FROM aftercommit_attempts WHERE effect_id IN (SELECT value FROM json_each(?1)) \
-         UNION ALL SELECT effect_id, token, 'ended' FROM aftercommit_outcomes \
+         UNION ALL SELECT effect_id, token, 'ended', state FROM aftercommit_outcomes \
          WHERE effect_id IN (SELECT value FROM json_each(?1))",
     )
     .bind(json_ids(suspects))
     .fetch_all(conn)
     .await
     .map_err(StoreError::during(DOING))?;
-    for (id, token, what) in rows {
-        let set = match what.as_str() {
-            "swept" => &mut traces.swept,
-            "told" => &mut traces.told,
-            _ => &mut traces.ended,
-        };
-        set.insert((id, token));
+    for (id, token, by, word) in rows {
+        match by.as_str() {
+            "swept" => drop(traces.swept.insert((id, token))),
+            "told" => drop(traces.told.insert((id, token), word)),
+            _ => drop(traces.ended.insert((id, token), word)),
+        }
     }
     Ok(traces)
+}
+
+/// The same settlement with a fixed text in the place of the downstream's words.
+pub(super) fn without_answer(settlement: &Settlement) -> Settlement {
+    let mut plain = settlement.clone();
+    plain.response = None;
+    if let Some(attempt) = &mut plain.attempt {
+        attempt.error = "what the downstream said could not be stored".to_owned();
+    }
+    plain
 }

@@ -1,21 +1,24 @@
-//! What nobody reported: leases that ended, effects that are overdue, answers that came in late, rows that cannot be read.
+//! What nobody reported: leases that ended, effects that are overdue, rows that cannot be read.
 
-use std::sync::Arc;
+use std::time::Duration;
 
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
     row::{Fields, HISTORY, history},
-    write::{Ending, Writes, add_to_counter, log},
+    write::add_to_counter,
 };
 use crate::{
     clock::Timestamp,
     effect::EffectId,
     error::StoreError,
-    outcome::{REASON_MAX, Verdict, stored_text},
+    outcome::{REASON_MAX, stored_text},
     state::State,
-    store::{Expired, Late, LateAnswer, Overdue, Token},
+    store::{Expired, Overdue, Token},
 };
+
+/// A worker that has not reported for this long is forgotten.
+const FORGET_AFTER: Duration = Duration::from_secs(3600);
 
 /// What was found, and what could not be read: (id, why).
 pub(super) type Found<T> = (Vec<T>, Vec<(i64, StoreError)>);
@@ -159,111 +162,10 @@ pub(super) async fn drop_claims(
     Ok(())
 }
 
-/// Logs what a worker found out after it lost its lease, and lets a late *applied* settle.
-pub(super) async fn late(
-    conn: &mut SqliteConnection,
-    answer: &LateAnswer,
-    now: Timestamp,
-) -> Result<Late, StoreError> {
-    let (id, token) = (answer.id.get(), answer.token.get());
-    log(conn, &[(id, token, true, answer.attempt.clone())])
-        .await
-        .map_err(StoreError::during("logging a late answer"))?;
-    if answer.attempt.verdict != Verdict::Applied {
-        return Ok(Late::Logged);
-    }
-    let Some(row) = Met::load(conn, id).await? else {
-        return ended(conn, id, token).await;
-    };
-    if row.claimed && (row.uncertain || row.token == token) {
-        sqlx::query("UPDATE aftercommit_queue SET applied_late = 1 WHERE id = ?1")
-            .bind(id)
-            .execute(conn)
-            .await
-            .map_err(StoreError::during("noting a late answer"))?;
-        return Ok(Late::Noted);
-    }
-    if !row.uncertain {
-        // A certain effect that an earlier attempt applied after all: somebody said that it was not.
-        return Ok(if row.denied { Late::Contradicts } else { Late::Logged });
-    }
-    let ending = Ending {
-        id,
-        downstream: row.downstream.to_string(),
-        state: State::Succeeded,
-        token,
-        note: None,
-        number: row.number,
-        sent_before: true,
-        refusal_stored: false,
-        response: answer.response.clone(),
-        first: None,
-    };
-    Writes::of_ending(ending, now).apply(conn).await?;
-    Ok(Late::Succeeded)
-}
-
-/// A queue row as a late answer meets it.
-struct Met {
-    downstream: Arc<str>,
-    token: i64,
-    claimed: bool,
-    uncertain: bool,
-    number: i64,
-    /// A person said *not applied*.
-    denied: bool,
-}
-
-impl Met {
-    async fn load(conn: &mut SqliteConnection, id: i64) -> Result<Option<Self>, StoreError> {
-        let row = sqlx::query(
-            "SELECT downstream, token, claimed, uncertain, number, EXISTS (SELECT 1 FROM aftercommit_audit \
-                 WHERE effect_id = ?1 AND verb = 'resolve not-applied') AS denied \
-             FROM aftercommit_queue WHERE id = ?1",
-        )
-        .bind(id)
-        .fetch_optional(conn)
-        .await
-        .map_err(StoreError::during("reading what a late answer meets"))?;
-        let Some(row) = row else { return Ok(None) };
-        let fields = Fields::new(&row, "aftercommit_queue", id);
-        Ok(Some(Self {
-            downstream: fields.text("downstream")?.into(),
-            token: fields.int("token")?,
-            claimed: fields.flag("claimed")?,
-            uncertain: fields.flag("uncertain")?,
-            number: fields.int("number")?,
-            denied: fields.flag("denied")?,
-        }))
-    }
-}
-
-/// A late *applied* that meets a finished effect: it agrees, or it contradicts what people read there.
-async fn ended(conn: &mut SqliteConnection, id: i64, token: i64) -> Result<Late, StoreError> {
-    let outcome: Option<(String, i64, Option<i64>)> =
-        sqlx::query_as("SELECT state, token, superseded_by FROM aftercommit_outcomes WHERE effect_id = ?1")
-            .bind(id)
-            .fetch_optional(conn)
-            .await
-            .map_err(StoreError::during("reading what a late answer meets"))?;
-    Ok(match outcome {
-        None => Late::Logged,
-        Some((_, _, Some(_))) => Late::Contradicts,
-        // This very answer, told again.
-        Some((state, by, None)) if state == "succeeded" && by == token => Late::Succeeded,
-        Some((state, _, None)) if state == "succeeded" => Late::Logged,
-        Some(_) => Late::Contradicts,
-    })
-}
-
-/// Forgets workers that were last seen before `forget`, and claims that nobody carries. Counters need no folding here.
-pub(super) async fn maintain(
-    conn: &mut SqliteConnection,
-    forget: i64,
-    now: Timestamp,
-) -> Result<(), StoreError> {
+/// Forgets workers that have not reported for long, and claims that nobody carries. Counters need no folding here.
+pub(super) async fn maintain(conn: &mut SqliteConnection, now: Timestamp) -> Result<(), StoreError> {
     sqlx::query("DELETE FROM aftercommit_workers WHERE seen_at < ?1")
-        .bind(forget)
+        .bind(now.minus(FORGET_AFTER).micros())
         .execute(&mut *conn)
         .await
         .map_err(StoreError::during("maintaining"))?;

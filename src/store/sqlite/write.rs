@@ -51,6 +51,17 @@ struct Staying {
     note: Option<String>,
 }
 
+/// A log row.
+pub(super) struct Logged {
+    pub(super) id: i64,
+    pub(super) token: i64,
+    /// It came in after the lease of its claim had ended.
+    pub(super) late: bool,
+    /// A sweep writes it, not the worker that held the claim.
+    pub(super) swept: bool,
+    pub(super) attempt: AttemptLog,
+}
+
 /// What one transaction writes, statement by statement instead of row by row.
 pub(super) struct Writes {
     now: Timestamp,
@@ -58,7 +69,7 @@ pub(super) struct Writes {
     fresh: Option<Token>,
     endings: Vec<Ending>,
     staying: Vec<Staying>,
-    attempts: Vec<(i64, i64, bool, AttemptLog)>,
+    attempts: Vec<Logged>,
 }
 
 impl Writes {
@@ -68,76 +79,78 @@ impl Writes {
 
     /// Adds a settlement that was found to be covered. `late`: the sweep logged and parked it meanwhile.
     pub(super) fn add(&mut self, right: Right, settlement: &Settlement, row: &Standing, late: bool) {
-        let id = settlement.id.get();
         // Nobody claimed what the sweep finds unclaimed: there is nothing to take back.
         let back = match (right, &settlement.attempt) {
             (Right::Unclaimed, _) => (0, 0, 0),
             (_, None) => (1, 1, i64::from(!late)),
             (_, Some(_)) => (i64::from(!settlement.counts), 0, 0),
         };
-        let reached = settlement.attempt.as_ref().is_some_and(|attempt| attempt.phase.may_have_reached());
-        let fresh = self.fresh.map_or(settlement.token.get(), Token::get);
-        let mut ending = Ending {
-            id,
-            downstream: row.downstream.clone(),
-            state: State::Succeeded,
-            token: fresh,
-            note: None,
-            number: row.number - back.2,
-            sent_before: row.sent_before || reached,
-            refusal_stored: settlement.refusal_stored,
-            response: settlement.response.clone(),
-            first: None,
-        };
-        let mut staying = Staying {
-            id,
-            token: fresh,
-            lane: Some("t"),
-            due_at: None,
-            back,
-            uncertain: settlement.uncertain,
-            sent_before: reached,
-            quiet_at: settlement.quiet_at.map(Timestamp::micros),
-            sweep_at: settlement.sweep_at.map(Timestamp::micros),
-            note: None,
-        };
         let mut attempt = settlement.attempt.clone();
+        let (staying, parking) = (self.staying(settlement, back), settlement.token.get());
         match &settlement.decision {
             Next::Decided(Decision::Succeed) => {
+                let mut ending = self.ending(settlement, row, back.2, State::Succeeded);
                 if !late {
                     ending.first = attempt.take_if(|attempt| is_plain_first(attempt));
                 }
                 self.endings.push(ending);
             }
             Next::Decided(Decision::Fail(why)) => {
-                ending.state = State::Failed;
-                ending.note = Some(stored_text(why, REASON_MAX));
-                self.endings.push(ending);
+                let ending = self.ending(settlement, row, back.2, State::Failed);
+                self.endings.push(Ending { note: Some(stored_text(why, REASON_MAX)), ..ending });
             }
             Next::Decided(Decision::Cancel) => {
-                ending.state = State::Cancelled;
-                self.endings.push(ending);
+                self.endings.push(self.ending(settlement, row, back.2, State::Cancelled));
             }
             Next::Decided(Decision::Expire) => {
-                ending.state = State::Expired;
-                self.endings.push(ending);
+                self.endings.push(self.ending(settlement, row, back.2, State::Expired));
             }
             Next::Decided(Decision::RetryAt(at)) => {
-                staying.due_at = Some(at.micros());
-                self.staying.push(staying);
+                self.staying.push(Staying { due_at: Some(at.micros()), ..staying });
             }
             Next::Decided(Decision::ProbeAt(at, why)) => {
-                staying.due_at = Some(at.micros());
-                self.staying.push(parked(staying, settlement, why));
+                self.staying.push(Staying { due_at: Some(at.micros()), ..parked(staying, parking, why) });
             }
-            Next::Decided(Decision::Park(why)) => self.staying.push(parked(staying, settlement, why)),
+            Next::Decided(Decision::Park(why)) => self.staying.push(parked(staying, parking, why)),
             Next::GiveBack => {
-                staying.lane = late.then_some(if settlement.uncertain { "d" } else { "t" });
-                staying.due_at = (late && !settlement.uncertain).then_some(self.now.micros());
-                self.staying.push(staying);
+                // What the sweep parked meanwhile was not sent after all: it waits again, if nothing else is in doubt.
+                let lane = late.then_some(if settlement.uncertain { "d" } else { "t" });
+                let due_at = (late && !settlement.uncertain).then_some(self.now.micros());
+                self.staying.push(Staying { lane, due_at, ..staying });
             }
         }
-        self.attempts.extend(attempt.map(|attempt| (id, settlement.token.get(), late, attempt)));
+        let (id, token, swept) = (settlement.id.get(), settlement.token.get(), right != Right::Claim);
+        self.attempts.extend(attempt.map(|attempt| Logged { id, token, late, swept, attempt }));
+    }
+
+    fn ending(&self, settlement: &Settlement, row: &Standing, back: i64, state: State) -> Ending {
+        Ending {
+            id: settlement.id.get(),
+            downstream: row.downstream.clone(),
+            state,
+            token: self.fresh.map_or(settlement.token.get(), Token::get),
+            note: None,
+            number: row.number - back,
+            sent_before: row.sent_before || reached(settlement),
+            refusal_stored: settlement.refusal_stored,
+            response: settlement.response.clone(),
+            first: None,
+        }
+    }
+
+    fn staying(&self, settlement: &Settlement, back: (i64, i64, i64)) -> Staying {
+        Staying {
+            id: settlement.id.get(),
+            token: self.fresh.map_or(settlement.token.get(), Token::get),
+            lane: Some("t"),
+            due_at: None,
+            back,
+            uncertain: settlement.uncertain,
+            sent_before: reached(settlement),
+            quiet_at: settlement.quiet_at.map(Timestamp::micros),
+            sweep_at: settlement.sweep_at.map(Timestamp::micros),
+            note: None,
+        }
     }
 
     /// An effect that ends outside a settle: a late answer, a person's verb.
@@ -180,30 +193,29 @@ fn is_plain_first(attempt: &AttemptLog) -> bool {
         && !attempt.replayed
 }
 
+/// Whether the attempt may have reached the downstream.
+fn reached(settlement: &Settlement) -> bool {
+    settlement.attempt.as_ref().is_some_and(|attempt| attempt.phase.may_have_reached())
+}
+
 /// In doubt, under the token that it had: a worker that comes back late may still say what happened.
-fn parked(staying: Staying, settlement: &Settlement, why: &str) -> Staying {
-    Staying {
-        lane: Some("d"),
-        token: settlement.token.get(),
-        note: Some(stored_text(why, REASON_MAX)),
-        ..staying
-    }
+fn parked(staying: Staying, token: i64, why: &str) -> Staying {
+    Staying { lane: Some("d"), token, note: Some(stored_text(why, REASON_MAX)), ..staying }
 }
 
 /// Writes log rows; one that stands already was written by this very settle.
-pub(super) async fn log(
-    conn: &mut SqliteConnection,
-    attempts: &[(i64, i64, bool, AttemptLog)],
-) -> Result<(), sqlx::Error> {
+pub(super) async fn log(conn: &mut SqliteConnection, attempts: &[Logged]) -> Result<(), sqlx::Error> {
     let mut insert = QueryBuilder::<Sqlite>::new(
-        "INSERT OR IGNORE INTO aftercommit_attempts (effect_id, token, late, number, worker, started_at, ended_at, \
+        "INSERT OR IGNORE INTO aftercommit_attempts (effect_id, token, late, swept, number, worker, started_at, ended_at, \
              phase, outcome, replayed, response_status, error) ",
     );
-    insert.push_values(attempts, |mut row, (id, token, late, attempt)| {
+    insert.push_values(attempts, |mut row, logged| {
+        let attempt = &logged.attempt;
         let error = stored_text(&attempt.error, REASON_MAX);
-        row.push_bind(*id)
-            .push_bind(*token)
-            .push_bind(*late)
+        row.push_bind(logged.id)
+            .push_bind(logged.token)
+            .push_bind(logged.late)
+            .push_bind(logged.swept)
             .push_bind(i64::from(attempt.number))
             .push_bind(attempt.worker.to_string())
             .push_bind(attempt.started_at.micros())
@@ -227,7 +239,7 @@ async fn stay(conn: &mut SqliteConnection, staying: &[Staying]) -> Result<(), sq
              first_sent_at = CASE WHEN v.column8 = 1 THEN first_sent_at END, \
              sent_before = max(sent_before, v.column9), \
              quiet_at = max(coalesce(quiet_at, v.column10), coalesce(v.column10, quiet_at)), \
-             sweep_at = CASE WHEN v.column3 IS NULL THEN coalesce(v.column11, sweep_at) ELSE v.column11 END, \
+             sweep_at = CASE WHEN v.column3 IS NULL THEN sweep_at ELSE v.column11 END, \
              resend = CASE WHEN v.column3 IS NULL THEN resend ELSE 0 END, \
              note = CASE WHEN v.column3 IS NULL THEN note ELSE v.column12 END FROM (",
     );

@@ -138,7 +138,7 @@ pub(super) async fn resend(context: &Context, args: &ResendArgs) -> anyhow::Resu
             let effect = store.effect(id).await?.ok_or_else(|| absent(id))?;
             talk!("{}", outside(&effect));
             if !args.yes && ask(&format!("Type `resend {id}` to go on:"))? != format!("resend {id}") {
-                return Err(fail(Exit::Failure, format!("effect {id} was not resent: the words differ")));
+                return Err(fail(Exit::Failure, "it was not resent: the words differ"));
             }
             one(context, store.as_ref(), effect, &Verb::Resend, &args.target).await
         };

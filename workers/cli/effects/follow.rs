@@ -12,7 +12,7 @@ pub(crate) fn words(effect: &Status, now: Timestamp, context: &Context) -> Strin
         State::Scheduled | State::Ready | State::Retrying => pending(effect, now),
         State::InFlight => in_flight(effect, now),
         State::InDoubt => in_doubt(effect, now, &command),
-        State::Succeeded => "Nothing: it was applied.".to_owned(),
+        State::Succeeded => succeeded(effect, &command),
         State::Failed => failed(effect, &command),
         State::Cancelled => "Nothing: it was called off before it was applied.".to_owned(),
         State::Expired => {
@@ -74,27 +74,47 @@ fn in_doubt(effect: &Status, now: Timestamp, command: &str) -> String {
     let probe = effect
         .due_at
         .filter(|due| *due > now)
-        .map(|due| format!("The downstream is asked {}.\n", relative(due, now)))
+        .map(|due| format!("The downstream is asked {}. ", relative(due, now)))
         .unwrap_or_default();
     format!(
         "In doubt because {why}.\n\
-         It may or may not have been applied; nothing is sent again on its own.\n\
-         {probe}\
-         Look at {} for the key {}, then say what you found:\n  \
-           {command} effects resolve {id} --as applied --reason 'seen there'\n  \
-           {command} effects resolve {id} --as not-applied --reason 'not there'\n\
-         or send it once more, which may apply it twice:\n  \
-           {command} effects resend {id} --reason '…'",
-        effect.downstream, effect.idempotency_key
+         It may or may not have been applied; nothing is sent again on its own. {probe}\
+         Look at {} for the key {}, then say what you found:\n{}\n{}\n\
+         or send it once more, which may apply it twice:\n{}",
+        effect.downstream,
+        effect.idempotency_key,
+        line(command, &format!("effects resolve {id} --as applied --reason 'seen there'")),
+        line(command, &format!("effects resolve {id} --as not-applied --reason 'not there'")),
+        line(command, &format!("effects resend {id} --reason 'why twice does no harm'")),
     )
 }
 
+fn succeeded(effect: &Status, command: &str) -> String {
+    match effect.last_outcome {
+        Some(Verdict::Applied) | None => "Nothing: it was applied.".to_owned(),
+        Some(Verdict::Rejected | Verdict::NotApplied | Verdict::Unknown) => format!(
+            "Nothing: it counts as applied, though its last attempt did not show it. Who said so:\n{}",
+            line(command, &format!("audit --effect {}", effect.id))
+        ),
+    }
+}
+
 fn failed(effect: &Status, command: &str) -> String {
-    let id = effect.id;
     if let Some(by) = effect.superseded_by {
         return format!("Nothing: effect {by} took its place.");
     }
     format!(
-        "Nothing on its own: it was never applied. Once the cause is removed:\n  {command} effects retry {id}"
+        "Nothing on its own: it was never applied. Once the cause is removed:\n{}",
+        line(command, &format!("effects retry {}", effect.id))
     )
+}
+
+/// A command on a line of its own, broken where a shell lets it be when it is long.
+fn line(command: &str, words: &str) -> String {
+    const ROOM: usize = 74;
+    if command.chars().count() + 1 + words.chars().count() <= ROOM {
+        format!("  {command} {words}")
+    } else {
+        format!("  {command} \\\n    {words}")
+    }
 }

@@ -137,7 +137,7 @@ pub(super) fn when(effect: &Status, now: Timestamp) -> String {
             effect.finished_at.map_or_else(String::new, |at| relative(at, now))
         }
         State::Waiting | State::Ready | State::InDoubt => {
-            format!("since {}", relative(effect.created_at, now).trim_end_matches(" ago"))
+            format!("written {}", relative(effect.created_at, now))
         }
     }
 }

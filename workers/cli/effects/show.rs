@@ -14,6 +14,7 @@ use crate::cli::{
     Context, Exit, Grid, data,
     exit::fail,
     json::{self, AttemptJson, EffectJson},
+    output::{width, wrapped},
     table,
     times::{span, utc, utc_and_words},
 };
@@ -43,11 +44,12 @@ pub(super) async fn run(context: &Context, args: &ShowArgs) -> anyhow::Result<Ex
         json::print(&view)?;
         return Ok(Exit::Ok);
     }
-    data(describe(&effect, now))?;
+    // Under the value, so that a long one stays readable.
+    data(wrapped(&describe(&effect, now), width(), 15))?;
     if !attempts.is_empty() {
         data(format!("\nAttempts\n{}", log(&attempts)))?;
     }
-    data(format!("\nWhat follows\n{}", indented(&follows)))?;
+    data(format!("\nWhat follows\n{}", wrapped(&indented(&follows), width(), 2)))?;
     Ok(Exit::Ok)
 }
 

@@ -1,0 +1,194 @@
+//! The table of answers, default and by profile: by status *and* machine code and markers, never by status alone.
+
+use std::time::Duration;
+
+use aftercommit::{
+    clock::Timestamp,
+    outcome::{About, Finding, Outcome},
+};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::{
+    config::{Answers, Log, Section, Written, parse_toml},
+    http::classify::{Answer, classify},
+    profiles,
+};
+
+const THIS: Finding = Finding::Rejected(About::ThisAttempt);
+
+fn profile(name: &str, refinement: &str) -> Answers {
+    let table = parse_toml("test", refinement).unwrap();
+    let log = Log::default();
+    let refined = Written::read(Section::root(&table, &log)).unwrap();
+    refined.over(&profiles::get(name).unwrap().contract().unwrap()).answers().unwrap()
+}
+
+fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Answer {
+    let mut map = HeaderMap::new();
+    for (name, value) in headers {
+        map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap());
+    }
+    Answer { status, headers: map, body: body.as_bytes().to_vec(), truncated: false }
+}
+
+fn outcome(answers: &Answers, answer: Answer) -> Outcome {
+    classify(answers, answer, "api.example.com:443", Timestamp::from_micros(0))
+}
+
+#[test]
+fn without_a_contract_the_default_table_holds() {
+    let answers = profile("none", "");
+    for (status, expected) in [
+        (200, Finding::Applied),
+        (202, Finding::Applied),
+        (204, Finding::Applied),
+        (303, Finding::Unknown),
+        (301, THIS),
+        (304, THIS),
+        (307, THIS),
+        (400, THIS),
+        (402, THIS),
+        (404, THIS),
+        (409, THIS),
+        (410, THIS),
+        (422, THIS),
+        (401, Finding::NotApplied),
+        (403, Finding::NotApplied),
+        (407, Finding::NotApplied),
+        (421, Finding::NotApplied),
+        (425, Finding::NotApplied),
+        (429, Finding::NotApplied),
+        (408, Finding::Unknown),
+        (500, Finding::Unknown),
+        (501, Finding::Unknown),
+        (502, Finding::Unknown),
+        (503, Finding::Unknown),
+        (504, Finding::Unknown),
+        (599, Finding::Unknown),
+        (101, Finding::Unknown),
+        (999, Finding::Unknown),
+    ] {
+        let outcome = outcome(&answers, answer(status, &[("Retry-After", "5")], "{}"));
+        assert_eq!(outcome.finding, expected, "{status}");
+        assert_eq!(outcome.retry_after.is_some(), expected != Finding::Applied, "{status}");
+        assert_eq!(outcome.reason.is_empty(), expected == Finding::Applied, "{status}");
+    }
+}
+
+#[test]
+fn the_ietf_profile_reads_409_and_422() {
+    let answers = profile("ietf", "");
+    assert_eq!(outcome(&answers, answer(409, &[], "")).finding, Finding::InProgress);
+    assert_eq!(outcome(&answers, answer(422, &[], "")).finding, Finding::KeyReused);
+    assert_eq!(outcome(&answers, answer(400, &[], "")).finding, THIS);
+    assert_eq!(outcome(&answers, answer(500, &[], "")).finding, Finding::Unknown);
+}
+
+#[test]
+fn every_rule_of_the_stripe_profile_holds() {
+    let answers = profile("stripe-v1", "");
+    let replay = ("Idempotent-Replayed", "true");
+    let (again, never) = (("Stripe-Should-Retry", "true"), ("Stripe-Should-Retry", "false"));
+    let code = |code: &str| format!(r#"{{"error":{{"code":"{code}","type":"invalid_request_error"}}}}"#);
+    let reused =
+        r#"{"error":{"type":"idempotency_error","message":"Keys for idempotent requests …"}}"#.to_owned();
+    let declined = r#"{"error":{"code":"card_declined","type":"card_error"}}"#.to_owned();
+    let cases = [
+        (200, vec![], "{}".to_owned(), Finding::Applied, false),
+        (200, vec![replay], "{}".to_owned(), Finding::Applied, true),
+        (409, vec![], code("idempotency_key_in_use"), Finding::InProgress, false),
+        (409, vec![], code("other"), THIS, false),
+        (429, vec![], code("lock_timeout"), Finding::NotApplied, false),
+        (429, vec![], String::new(), Finding::NotApplied, false),
+        (400, vec![], reused.clone(), Finding::KeyReused, false),
+        (409, vec![], reused, Finding::KeyReused, false),
+        (400, vec![], code("parameter_missing"), THIS, false),
+        (402, vec![], declined.clone(), Finding::Rejected(About::StoredKind), false),
+        (402, vec![replay], declined.clone(), Finding::Rejected(About::FirstRequest), true),
+        (402, vec![never], declined.clone(), Finding::Rejected(About::StoredKind), false),
+        (402, vec![again], declined, Finding::Unknown, false),
+        (404, vec![replay], code("resource_missing"), Finding::Rejected(About::FirstRequest), true),
+        (404, vec![], code("resource_missing"), THIS, false),
+        (500, vec![], String::new(), Finding::Unknown, false),
+        (500, vec![replay], String::new(), Finding::StoredError, true),
+        (500, vec![replay, again], String::new(), Finding::Unknown, true),
+        (500, vec![never], String::new(), Finding::StoredError, false),
+        (500, vec![again], String::new(), Finding::Unknown, false),
+        (401, vec![never], String::new(), Finding::NotApplied, false),
+        (424, vec![], String::new(), THIS, false),
+    ];
+    for (status, headers, body, expected, replayed) in cases {
+        let outcome = outcome(&answers, answer(status, &headers, &body));
+        assert_eq!((outcome.finding, outcome.replayed), (expected, replayed), "{status} {headers:?} {body}");
+    }
+}
+
+#[test]
+fn a_code_beats_a_status_and_a_status_beats_a_class() {
+    let answers = profile(
+        "none",
+        "dedupe = \"key\"\nwindow = \"24h\"\ncode_at = [\"/code\"]\nin_progress = [\"4xx\"]\nrejected = [\"409\"]\n\
+         already_done = [\"409:done\", \"400:704\"]\nnot_applied = [\"503:busy\"]",
+    );
+    for (status, body, expected) in [
+        (409, r#"{"code":"done"}"#, Finding::AlreadyDone),
+        (409, r#"{"code":"else"}"#, THIS),
+        (409, "not json", THIS),
+        (410, "{}", Finding::InProgress),
+        (400, r#"{"code":704}"#, Finding::AlreadyDone),
+        (503, r#"{"code":"busy"}"#, Finding::NotApplied),
+        (503, r#"{"code":["busy"]}"#, Finding::Unknown),
+    ] {
+        assert_eq!(outcome(&answers, answer(status, &[], body)).finding, expected, "{status} {body}");
+    }
+}
+
+#[test]
+fn a_success_that_the_body_does_not_show_is_unknown() {
+    for (predicate, body, expected) in [
+        ("{ pointer = \"/ok\", equals = true }", r#"{"ok":true}"#, Finding::Applied),
+        ("{ pointer = \"/ok\", equals = true }", r#"{"ok":false}"#, Finding::Unknown),
+        ("{ pointer = \"/ok\", equals = true }", "", Finding::Unknown),
+        ("{ pointer = \"/id\", differs = \"\" }", r#"{"id":"x"}"#, Finding::Applied),
+        ("{ pointer = \"/id\", differs = \"\" }", r#"{"id":""}"#, Finding::Unknown),
+        ("{ pointer = \"/id\", differs = \"\" }", "{}", Finding::Unknown),
+        ("{ pointer = \"/id\", exists = true }", r#"{"id":0}"#, Finding::Applied),
+    ] {
+        let answers = profile("none", &format!("success = {predicate}"));
+        assert_eq!(outcome(&answers, answer(200, &[], body)).finding, expected, "{predicate} {body}");
+    }
+    // Slack says no in a 200: a rule with a code says so.
+    let answers = profile(
+        "none",
+        "code_at = [\"/error\"]\nrejected = [\"200:channel_not_found\"]\nsuccess = { pointer = \"/ok\", equals = true }",
+    );
+    assert_eq!(
+        outcome(&answers, answer(200, &[], r#"{"ok":false,"error":"channel_not_found"}"#)).finding,
+        THIS
+    );
+}
+
+#[test]
+fn a_deep_or_cut_body_has_no_code_and_breaks_nothing() {
+    let answers = profile("stripe-v1", "");
+    let deep = "[".repeat(100_000);
+    assert_eq!(outcome(&answers, answer(409, &[], &deep)).finding, THIS);
+    let mut cut = answer(409, &[], r#"{"error":{"code":"idempotency_key_in_use"}}"#);
+    cut.truncated = true;
+    assert_eq!(outcome(&answers, cut).finding, THIS);
+}
+
+#[test]
+fn a_reason_names_the_code_and_nothing_else_of_the_body() {
+    let answers = profile("stripe-v1", "");
+    let said =
+        outcome(&answers, answer(402, &[], r#"{"error":{"code":"card_declined","type":"x y sk_live"}}"#));
+    assert!(
+        said.reason.starts_with("HTTP 402 from api.example.com:443 (card_declined): "),
+        "{}",
+        said.reason
+    );
+    assert!(!said.reason.contains("sk_live"), "{}", said.reason);
+    let later = outcome(&answers, answer(429, &[("Retry-After", "120")], ""));
+    assert_eq!(later.retry_after, Some(Duration::from_secs(120)));
+}
