@@ -140,7 +140,7 @@ async fn a_downstream_that_cannot_deduplicate_is_never_called_twice_for_a_key() 
     let evidence = &showed.evidence;
     assert_kept(&evidence.called_at_most_once(), evidence);
     let state = |state: &str| evidence.effects.iter().filter(|effect| effect.state == state).count();
-    assert!(state("succeeded") >= 50, "only {} succeeded", state("succeeded"));
+    assert!(state("succeeded") >= 20, "only {} succeeded", state("succeeded"));
     assert!(state("in_doubt") >= 20, "only {} are in doubt", state("in_doubt"));
     assert!(showed.kills_with_open_call >= 5, "only {} kills hit an open call", showed.kills_with_open_call);
 }
