@@ -109,6 +109,7 @@ impl Intake {
         }
         let boot = self.shared.clock.boot();
         let claims = self.ask(wants.clone()).await?;
+        let ahead = self.shared.clock.boot() - boot;
         let claimed = claims.len();
         Counters::add(&self.shared.counters.claimed, claimed);
         let mut hungry: Vec<Arc<str>> = self
@@ -125,7 +126,7 @@ impl Intake {
                 hungry.push(want.downstream.clone());
             }
             let Some(first) = mine.first() else { continue };
-            let base = Base { boot, at: first.claimed_at };
+            let base = Base { boot, at: first.claimed_at, ahead };
             let held = self.shared.leases.hold(first.token(), want.lease, boot, mine.len());
             for claim in mine {
                 self.hand_out(claim.clone(), &held, base);

@@ -24,6 +24,8 @@ pub(super) struct Base {
     pub(super) boot: Boot,
     /// What the database said its time was.
     pub(super) at: Timestamp,
+    /// How long its answer took: at most so far ahead of the database's is [`Self::now`]. Long when an outage was waited out.
+    pub(super) ahead: Duration,
 }
 
 impl Base {

@@ -50,6 +50,9 @@ struct Attempted {
     outcome: Outcome,
     started_at: Timestamp,
     ended_at: Timestamp,
+    /// Decisions take times that are never behind the database's; the log takes this off, or it would tell an attempt as much
+    /// too late as the claim waited for the database.
+    ahead: Duration,
     decision: Decision,
 }
 
@@ -65,7 +68,8 @@ impl Settling {
         (started_at, ended_at): (Timestamp, Timestamp),
         decision: Decision,
     ) -> Self {
-        let attempted = Attempted { terms, outcome, started_at, ended_at, decision };
+        let ahead = holding.base.ahead;
+        let attempted = Attempted { terms, outcome, started_at, ended_at, ahead, decision };
         let found = Found::Attempted(Box::new(attempted));
         Self { claim: holding.claim, held: holding.held, found, slot: None }
     }
@@ -149,14 +153,15 @@ fn unstarted(claim: &Claim, written: &Written) -> Settlement {
 
 impl Attempted {
     fn settlement(&self, claim: &Claim, worker: &Arc<str>) -> Settlement {
-        let Self { terms, outcome, started_at, ended_at, decision } = self;
+        let Self { terms, outcome, started_at, ended_at, ahead, decision } = self;
+        let (began, ended) = (started_at.minus(*ahead), ended_at.minus(*ahead));
         let uncertain = decision::uncertain_after(&claim.history, outcome, decision);
         let travelling = outcome.phase.may_have_reached() && outcome.phase != Phase::Done;
         Settlement {
             id: claim.effect.id,
             token: claim.token(),
             decision: Next::Decided(decision.clone()),
-            attempt: Some(AttemptLog::of(claim.number, worker.clone(), outcome, *started_at, *ended_at)),
+            attempt: Some(AttemptLog::of(claim.number, worker.clone(), outcome, began, ended)),
             counts: outcome.phase.may_have_reached(),
             uncertain,
             quiet_at: travelling.then(|| started_at.plus(terms.timeout).plus(terms.contract.margin)),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    checker::{Attempt, EffectRow, Evidence, charge_key},
+    checker::{Attempt, EffectRow, Evidence, Kill, charge_key},
     ledger::{Call, Fate},
     servers::Charge,
 };
@@ -165,7 +165,9 @@ fn a_second_call_and_a_needless_doubt_are_noticed() {
     evidence.calls[1].fate = Some((Fate::Answered, 20));
     noticed(&evidence.called_at_most_once(), "needless doubt");
 
-    // The worker was killed right after the answer: nobody could have known.
-    evidence.kills.push(SECOND);
+    // A worker was killed right after the answer; only when it was this one could nobody know.
+    evidence.kills.push(Kill { at: SECOND, pid: 77 });
+    noticed(&evidence.called_at_most_once(), "needless doubt");
+    evidence.attempts[1].worker = Some("host-77-abc".into());
     assert_eq!(evidence.called_at_most_once(), Vec::<String>::new());
 }

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 use super::{
-    checker::Evidence,
+    checker::{Evidence, Kill},
     clock::now_us,
     database::Database,
     ledger::Ledger,
@@ -181,8 +181,8 @@ pub(super) struct Fleet<'a> {
     shop: &'a Shop,
     config: PathBuf,
     workers: Vec<Process>,
-    /// When workers were killed.
-    pub(super) kills: Vec<i64>,
+    /// Which workers were killed, and when.
+    pub(super) kills: Vec<Kill>,
     /// Kills that hit a worker while a call of its was open at the proxy.
     pub(super) kills_with_open_call: usize,
 }
@@ -205,7 +205,7 @@ impl<'a> Fleet<'a> {
         if let Some(status) = worker.has_ended() {
             panic!("{} ended by itself: {}\n{}", worker.name, ending(status), worker.output());
         }
-        self.kills.push(now_us());
+        self.kills.push(Kill { at: now_us(), pid: worker.pid() });
         worker.kill().await;
         self.workers[n] = self.shop.worker(&format!("worker-{n}"), &self.config);
     }
