@@ -202,6 +202,20 @@ impl Contract {
         }
     }
 
+    /// The contract as people read it.
+    pub fn in_words(&self) -> String {
+        match (self.dedupe, self.window, self.on_unknown) {
+            (Dedupe::Key, Some(Window::Forever), _) => "deduplicates by key, for ever".to_owned(),
+            (Dedupe::Key, Some(Window::For(length)), _) => {
+                format!("deduplicates by key, for {}", in_units(length))
+            }
+            (Dedupe::Key, None, _) => "deduplicates by key, for an unpublished time".to_owned(),
+            (Dedupe::Lookup, _, _) => "can be asked whether it was applied".to_owned(),
+            (Dedupe::None, _, OnUnknown::Hold) => "cannot deduplicate: unknown outcomes are held".to_owned(),
+            (Dedupe::None, _, OnUnknown::Retry) => "cannot deduplicate: duplicates are accepted".to_owned(),
+        }
+    }
+
     /// Why this contract makes no sense together with `timeout`; `None` when it does.
     pub fn refuses(&self, timeout: Duration) -> Option<String> {
         match (self.dedupe, self.window) {
@@ -218,6 +232,20 @@ impl Contract {
             _ => None,
         }
     }
+}
+
+/// A length of time in the largest unit that divides it: `24h`, `90s`.
+fn in_units(length: Duration) -> String {
+    let seconds = length.as_secs();
+    if length.subsec_nanos() > 0 || seconds == 0 {
+        return format!("{length:?}");
+    }
+    for (unit, size) in [("d", 86_400), ("h", 3600), ("min", 60)] {
+        if seconds.is_multiple_of(size) && seconds / size > 1 {
+            return format!("{}{unit}", seconds / size);
+        }
+    }
+    format!("{seconds}s")
 }
 
 #[cfg(test)]

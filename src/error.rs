@@ -70,12 +70,11 @@ impl StoreError {
                         | sqlx::Error::PoolClosed
                         | sqlx::Error::WorkerCrashed
                 ) || source.as_database_error().and_then(|error| error.code()).is_some_and(|code| {
-                    // Connection exceptions, operator intervention (shutdown, crash recovery), too many connections, busy file.
+                    // Connection exceptions, operator intervention (shutdown, crash recovery), too many connections.
                     code.starts_with("08")
                         || code.starts_with("57P")
                         || code == "53300"
-                        || code == "5"
-                        || code == "6"
+                        || is_sqlite_outage(&code)
                 })
             }
             Self::Corrupt { .. }
@@ -84,6 +83,12 @@ impl StoreError {
             | Self::Unsupported(_) => false,
         }
     }
+}
+
+/// SQLite's (extended) result codes of a file that is busy, locked, unreadable, out of space or gone. They have at most four
+/// digits; a SQLSTATE has five characters.
+fn is_sqlite_outage(code: &str) -> bool {
+    code.len() < 5 && code.parse::<u32>().is_ok_and(|code| matches!(code & 0xff, 5 | 6 | 10 | 13 | 14))
 }
 
 /// An effect could not be enqueued.

@@ -346,7 +346,7 @@ BEGIN
   )
   SELECT bool_or(lane = 'r') INTO ready FROM queued;
 
-  -- A NOTIFY takes one lock per database at commit; few are enough, since workers look again after each. The lock is of a
+  -- A notification takes one lock per database at commit; few are enough, since workers look again after each. The lock is of a
   -- tenth of a second, so that one transaction that stays open cannot keep everybody else from waking workers.
   IF ready AND pg_try_advisory_xact_lock(1668179321, (floor(extract(epoch FROM now_at) * 10)::bigint % 2147483647)::integer) THEN
     PERFORM pg_notify('aftercommit_work', '');

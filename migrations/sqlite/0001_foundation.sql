@@ -161,7 +161,9 @@ CREATE TABLE aftercommit_attempts (
     PRIMARY KEY (effect_id, token, late)
 ) STRICT, WITHOUT ROWID;
 
--- One row per finished effect. A first attempt that succeeded has its log row here (worker … phase), not in `attempts`.
+-- One row per finished effect. An application's write-back is a trigger of its own on this table; it must not RAISE, or the
+-- outcome cannot be written and its effect stays in flight until the sweep parks or retries it.
+-- A first attempt that succeeded has its log row here (worker … phase), not in `attempts`.
 CREATE TABLE aftercommit_outcomes (
     effect_id          INTEGER PRIMARY KEY,
     downstream         TEXT NOT NULL,

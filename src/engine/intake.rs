@@ -40,6 +40,20 @@ pub(super) struct Intake {
     looks: usize,
 }
 
+/// A place for one attempt, over all and at its downstream; given back when dropped.
+pub(super) struct Slot {
+    permits: Option<[OwnedSemaphorePermit; 2]>,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        // First free, then told: whoever is woken looks at once.
+        self.permits = None;
+        self.shared.slot_freed.notify_one();
+    }
+}
+
 /// What a round of claiming came to.
 struct Round {
     claimed: usize,
@@ -166,19 +180,21 @@ impl Intake {
     fn hand_out(&self, claim: Claim, held: &Arc<super::lease::Held>, base: Base) {
         let serving: &Serving = &self.shared.served[&claim.effect.downstream];
         let permits = [take(&self.shared.slots), take(&serving.slots)];
+        let slot = Slot { permits: Some(permits), shared: self.shared.clone() };
         let holding = Holding { claim, held: held.clone(), base };
         let shared = self.shared.clone();
         let outcomes = self.outcomes.clone();
         let stop = self.stop.clone();
         self.tracker.spawn(async move {
             if let Some(settling) = attempt::run(&shared, holding, &stop).await {
-                // The settler outlives every attempt: it ends when the last sender is gone. The slot is kept until it has
-                // room, so that a slow database slows the claims instead of filling the memory.
+                // The slot is kept until the settler has room, so that a slow database slows the claims instead of filling
+                // the memory; where an unrecorded answer would be in doubt, until it is recorded.
+                let (settling, slot) = settling.keep_slot(slot);
+                // The settler outlives every attempt: it ends when the last sender is gone.
                 let sent = outcomes.send(settling).await;
                 debug_assert!(sent.is_ok(), "the settler ended before its senders");
+                drop(slot);
             }
-            drop(permits);
-            shared.slot_freed.notify_one();
         });
     }
 

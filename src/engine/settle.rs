@@ -5,10 +5,12 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Counters, Outages, SETTLE_BATCH_MAX, SETTLE_LINGER, Shared, attempt::Holding, lease::Held};
+use super::{
+    Counters, Outages, SETTLE_BATCH_MAX, SETTLE_LINGER, Shared, attempt::Holding, intake::Slot, lease::Held,
+};
 use crate::{
     clock::Timestamp,
-    contract::{Contract, Dedupe, Stores},
+    contract::{Contract, Dedupe, OnUnknown, Stores},
     decision::{self, Decision, History},
     downstream::Terms,
     outcome::{About, Finding, Outcome, Phase, Verdict},
@@ -34,6 +36,8 @@ pub(super) struct Settling {
     claim: Claim,
     held: Arc<Held>,
     found: Found,
+    /// Given back when this is written; see [`Self::keep_slot`].
+    slot: Option<Slot>,
 }
 
 enum Found {
@@ -54,7 +58,7 @@ struct Attempted {
 
 impl Settling {
     pub(super) fn unstarted(holding: Holding, written: Written) -> Self {
-        Self { claim: holding.claim, held: holding.held, found: Found::Unstarted(written) }
+        Self { claim: holding.claim, held: holding.held, found: Found::Unstarted(written), slot: None }
     }
 
     pub(super) fn attempted(
@@ -66,7 +70,22 @@ impl Settling {
     ) -> Self {
         let ahead = holding.base.ahead;
         let attempted = Attempted { terms, outcome, started_at, ended_at, ahead, decision };
-        Self { claim: holding.claim, held: holding.held, found: Found::Attempted(Box::new(attempted)) }
+        let found = Found::Attempted(Box::new(attempted));
+        Self { claim: holding.claim, held: holding.held, found, slot: None }
+    }
+
+    /// Keeps the slot until the outcome is written where a worker that dies before that would leave the effect in doubt
+    /// (`hold`): no more are then in danger at one time than may be called at one time. Else gives it back to the caller.
+    pub(super) fn keep_slot(mut self, slot: Slot) -> (Self, Option<Slot>) {
+        let contract = match &self.found {
+            Found::Attempted(attempted) => &attempted.terms.contract,
+            Found::Unstarted(_) => return (self, Some(slot)),
+        };
+        if (contract.dedupe, contract.on_unknown) != (Dedupe::None, OnUnknown::Hold) {
+            return (self, Some(slot));
+        }
+        self.slot = Some(slot);
+        (self, None)
     }
 
     fn settlement(&self, worker: &Arc<str>) -> Settlement {

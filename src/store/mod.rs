@@ -204,7 +204,9 @@ pub struct Migrated {
 /// [`StoreError`] when it cannot be reached, is too old a server, or has another schema version than this library's.
 pub async fn connect(url: &str, options: &Options) -> Result<Arc<dyn Database>, StoreError> {
     match Engine::of(url)? {
+        #[cfg(feature = "postgres")]
         Engine::Postgres => postgres::connect(url, options).await,
+        #[cfg(feature = "sqlite")]
         Engine::Sqlite => sqlite::connect(url, options).await,
     }
 }
@@ -216,7 +218,9 @@ pub async fn connect(url: &str, options: &Options) -> Result<Arc<dyn Database>, 
 /// [`StoreError`]; then nothing was changed.
 pub async fn migrate(url: &str, environment: Option<&str>) -> Result<Migrated, StoreError> {
     match Engine::of(url)? {
+        #[cfg(feature = "postgres")]
         Engine::Postgres => postgres::migrate(url, environment).await,
+        #[cfg(feature = "sqlite")]
         Engine::Sqlite => sqlite::migrate(url, environment).await,
     }
 }
@@ -228,21 +232,27 @@ pub async fn migrate(url: &str, environment: Option<&str>) -> Result<Migrated, S
 /// [`StoreError::Unsupported`] when the URL names no known database.
 pub fn migration_sql(url: &str) -> Result<String, StoreError> {
     match Engine::of(url)? {
+        #[cfg(feature = "postgres")]
         Engine::Postgres => Ok(postgres::migration_sql()),
+        #[cfg(feature = "sqlite")]
         Engine::Sqlite => Ok(sqlite::migration_sql()),
     }
 }
 
 /// Which database a URL names.
 enum Engine {
+    #[cfg(feature = "postgres")]
     Postgres,
+    #[cfg(feature = "sqlite")]
     Sqlite,
 }
 
 impl Engine {
     fn of(url: &str) -> Result<Self, StoreError> {
         match url.split_once(':').map(|(scheme, _)| scheme) {
+            #[cfg(feature = "postgres")]
             Some("postgres" | "postgresql") => Ok(Self::Postgres),
+            #[cfg(feature = "sqlite")]
             Some("sqlite") => Ok(Self::Sqlite),
             _ => Err(StoreError::Unsupported(
                 "the database URL must begin with postgres:// or sqlite: (for example sqlite:shop.db)"

@@ -5,7 +5,7 @@ use std::time::Duration;
 use aftercommit::{Enqueued, IdempotencyKey, NewEffect, error::EnqueueError, state::State};
 
 use super::stage::Stage;
-use crate::support::{Chance, Engine, TestDatabase, Tx, on_every_database, within};
+use crate::support::{Chance, Engine, TestDatabase, Tx, on_every_database, on_postgres, within};
 
 on_every_database! {
     a_plain_insert_is_claimable_once_it_committed,
@@ -20,6 +20,8 @@ on_every_database! {
     bulks_in_any_order_do_not_deadlock,
     keys_are_compared_byte_by_byte,
 }
+
+on_postgres! { a_snapshot_that_is_too_old_is_told_to_retry }
 
 /// An effect of `pay` with a payload that names its key.
 pub(crate) fn effect(key: &str) -> NewEffect {
@@ -181,6 +183,42 @@ async fn waiting_enqueuers_get_the_effect_that_committed(db: &TestDatabase) {
         assert!(matches!(told, Ok(Enqueued::Pending(_))), "{told:?}");
     }
     assert_eq!((rows(db, "effects").await, rows(db, "queue").await), (1, 1));
+}
+
+async fn a_snapshot_that_is_too_old_is_told_to_retry(db: &TestDatabase) {
+    for isolation in ["REPEATABLE READ", "SERIALIZABLE"] {
+        let key = isolation.replace(' ', "-");
+        let mut old = db.sql.begin().await;
+        old.execute(&format!("SET TRANSACTION ISOLATION LEVEL {isolation}; SELECT 1")).await;
+        let id = db.sql.enqueue(effect(&key)).await.expect("it is written").receipt().id;
+        let told = old.enqueue(effect(&key)).await;
+        let code = match &told {
+            Err(EnqueueError::Database(error)) => error.as_database_error().and_then(|error| error.code()),
+            _ => None,
+        };
+        assert_eq!(code.as_deref(), Some("40001"), "{isolation}: {told:?}");
+        old.rollback().await;
+        let retried = db.sql.enqueue(effect(&key)).await.expect("the retry finds it");
+        assert_eq!(retried.receipt().id, id);
+
+        let mut first = db.sql.begin().await;
+        first.enqueue(effect(&format!("{key}-2"))).await.expect("it is written");
+        let (sql, wanted) = (db.sql.clone(), effect(&format!("{key}-2")));
+        let mut waiting = tokio::task::JoinSet::new();
+        let begin = format!("SET TRANSACTION ISOLATION LEVEL {isolation}");
+        waiting.spawn(async move {
+            let mut tx = sql.begin().await;
+            tx.execute(&begin).await;
+            let told = tx.enqueue(wanted).await;
+            tx.commit().await;
+            told
+        });
+        let early = tokio::time::timeout(Duration::from_millis(200), waiting.join_next()).await;
+        assert!(early.is_err(), "it waits for the first: {early:?}");
+        first.rollback().await;
+        let told = within(Duration::from_secs(20), "the second goes on", waiting.join_all()).await;
+        assert!(matches!(told[0], Ok(Enqueued::Inserted(_))), "{isolation}: {told:?}");
+    }
 }
 
 async fn a_bulk_answers_for_each_effect_in_input_order(db: &TestDatabase) {

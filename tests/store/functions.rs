@@ -2,7 +2,6 @@
 
 use aftercommit::{
     contract::{Contract, KeyCharset, KeyRule, Window},
-    key::derive,
     state::State,
 };
 
@@ -13,7 +12,7 @@ on_postgres! {
     enqueue_inserts_and_finds_again,
     enqueue_tells_its_refusals_apart,
     enqueue_keeps_the_payload_text,
-    keys_are_derived_as_in_rust,
+    keys_are_those_of_the_shared_vectors,
 }
 
 async fn code(db: &TestDatabase, sql: &str) -> String {
@@ -70,21 +69,29 @@ async fn enqueue_keeps_the_payload_text(db: &TestDatabase) {
     assert_eq!(stage.worker.claim_one("pay").await.effect.payload.as_deref(), Some(text));
 }
 
-async fn keys_are_derived_as_in_rust(db: &TestDatabase) {
-    for (scope, request, name) in [
-        ("", "", ""),
-        ("shop", "k-1", "payments/charge"),
-        ("a", "bc", "d"),
-        ("ab", "c", "d"),
-        ("é", "日本", "\u{1f600}"),
-    ] {
-        let sql = format!("SELECT aftercommit.derive_key('{scope}', '{request}', '{name}')");
-        assert_eq!(
-            db.sql.scalar(&sql).await.as_deref(),
-            Some(derive(scope, request, name).as_str()),
-            "{sql}"
-        );
+/// The file is shared with the library's own test (and with whoever derives keys in another language).
+async fn keys_are_those_of_the_shared_vectors(db: &TestDatabase) {
+    let file: serde_json::Value =
+        serde_json::from_str(include_str!("../vectors/derive_key.json")).expect("the file is JSON");
+    let vectors = file["vectors"].as_array().expect("a list of vectors");
+    assert!(vectors.len() >= 12, "{} vectors are few", vectors.len());
+    for vector in vectors {
+        let literal = |part: &str| format!("'{}'", text(&vector[part]).replace('\'', "''"));
+        let (scope, request, name) = (literal("scope"), literal("request_key"), literal("name"));
+        let derived =
+            db.sql.scalar(&format!("SELECT aftercommit.derive_key({scope}, {request}, {name})")).await;
+        assert_eq!(derived.as_deref(), vector["key"].as_str(), "{}", vector["case"]);
     }
     let error = db.sql.refused("SELECT aftercommit.derive_key('a', NULL, 'b')").await;
     assert!(error.to_string().contains("null"), "{error}");
+}
+
+/// A part of a vector: a text, or `{"repeat": [text, times]}`.
+fn text(part: &serde_json::Value) -> String {
+    if let Some(text) = part.as_str() {
+        return text.to_owned();
+    }
+    let repeat = &part["repeat"];
+    let times = repeat[1].as_u64().and_then(|times| usize::try_from(times).ok()).expect("how often");
+    repeat[0].as_str().expect("what is repeated").repeat(times)
 }

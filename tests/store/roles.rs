@@ -80,7 +80,7 @@ async fn an_application_can_do_nothing_else(db: &TestDatabase) {
         "UPDATE aftercommit.effects SET target = 'x'",
         "DELETE FROM aftercommit.effects",
         "TRUNCATE aftercommit.effects",
-        "LOCK TABLE aftercommit.effects IN ACCESS EXCLUSIVE MODE",
+        "DO $$ BEGIN LOCK TABLE aftercommit.effects IN ACCESS EXCLUSIVE MODE; END $$",
         "ALTER TABLE aftercommit.effects DISABLE TRIGGER ALL",
         "SELECT * FROM aftercommit.attempt_log",
         "CREATE TABLE aftercommit.mine (a int)",

@@ -175,8 +175,10 @@ async fn a_request_that_may_still_travel_is_waited_for(db: &TestDatabase) {
     let stage = Stage::hold(db, "mail").await;
     let claim = stage.claimed(db, "k").await;
     let id = claim.effect.id;
-    let quiet = in_an_hour(db).await;
-    stage.done(Settlement { quiet_at: Some(quiet), ..Settling::of(&claim).park("no answer") }).await;
+    let (now, quiet) = (db.now().await, in_an_hour(db).await);
+    stage.done(Settlement { quiet_at: Some(quiet), ..Settling::of(&claim).retry_unknown(now) }).await;
+    let again = stage.worker.claim_one("mail").await;
+    stage.done(Settlement { quiet_at: Some(now), ..Settling::of(&again).park("no answer") }).await;
     for verb in [Verb::Resend, Verb::ResolveNotApplied, Verb::ResolveApplied { response: None }] {
         let refused = refusal(db, id, &verb).await;
         assert_eq!(refused, Refusal::StillTravelling { until: quiet });

@@ -73,7 +73,7 @@ async fn inserts_of_every_size_commit(db: &TestDatabase) {
 }
 
 async fn a_notification_carries_nothing(db: &TestDatabase) {
-    let source = "SELECT DISTINCT (regexp_matches(prosrc, '(?:pg_notify\\s*\\(\\s*''|NOTIFY\\s+)(\\w+)', 'g'))[1] AS channel \
+    let source = "SELECT DISTINCT (regexp_matches(prosrc, 'pg_notify\\s*\\(\\s*''(\\w+)', 'g'))[1] AS channel \
        FROM pg_proc WHERE pronamespace = 'aftercommit'::regnamespace";
     let channels = db.sql.rows(source).await;
     assert_eq!(channels.len(), 1, "one channel: {channels:?}");

@@ -51,7 +51,7 @@ one.
 
 Examples:
   aftercommit bench drain --effects 100000 --database postgres://localhost/bench
-  aftercommit bench drain --effects 20000 --database sqlite:/tmp/bench.db --json")]
+  aftercommit bench drain --effects 20000 --database sqlite:bench.db --json")]
 pub(crate) struct DrainArgs {
     /// How many effects
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]

@@ -1,10 +1,14 @@
 //! What a command runs with: the global flags, the settings they lead to, the database they name.
 
-use std::{ffi::OsString, path::PathBuf, sync::Arc};
+use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
 
-use aftercommit::store::{self, Database, Options};
+use aftercommit::{
+    error::StoreError,
+    store::{self, Database, Options},
+};
 use aftercommit_workers::config::{Settings, Sources};
 use anyhow::Context as _;
+use sqlx::{Connection as _, PgConnection};
 
 use super::{Exit, Global, fail};
 
@@ -159,7 +163,25 @@ fn default_file() -> Option<PathBuf> {
 /// When it cannot be used.
 pub(crate) async fn open(url: &str, options: &Options) -> anyhow::Result<Arc<dyn Database>> {
     absent_file(url)?;
+    reachable(url).await?;
     store::connect(url, options).await.with_context(|| format!("the database {}", without_password(url)))
+}
+
+/// How long a server may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// A pool tries again until it times out, and then says no more than that; a single connection says at once what is wrong.
+async fn reachable(url: &str) -> anyhow::Result<()> {
+    if !url.starts_with("postgres") {
+        return Ok(());
+    }
+    let place = || format!("the database {}", without_password(url));
+    let connection = tokio::time::timeout(CONNECT, PgConnection::connect(url)).await.map_err(|_elapsed| {
+        fail(Exit::Unreachable, format!("{} did not answer within {} s", place(), CONNECT.as_secs()))
+    })?;
+    let connection = connection.map_err(StoreError::during("connecting")).with_context(place)?;
+    connection.close().await.ok();
+    Ok(())
 }
 
 /// SQLite's own words for a file that is not there help nobody.

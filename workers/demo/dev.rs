@@ -38,7 +38,7 @@ ends; the database stays.
 
 Examples:
   aftercommit dev
-  aftercommit dev --port 8000 --database sqlite:/tmp/play.db")]
+  aftercommit dev --port 8000 --database sqlite:play.db")]
 pub(crate) struct DevArgs {
     /// Listen on this port of 127.0.0.1; 0 takes any [default: 7799, or the next free one]
     #[arg(long)]

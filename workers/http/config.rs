@@ -374,8 +374,8 @@ impl Configured for Http {
         secrets: &Secrets,
     ) -> Result<Arc<dyn aftercommit::downstream::Downstream>, (String, String)> {
         let fastest = self.calls().map(|call| call.timeout).min().unwrap_or(self.default.timeout);
-        let client =
-            send::client(fastest, self.concurrency).map_err(|problem| ("base_url".to_owned(), problem))?;
+        let client = send::client(self.base.scheme() == "https", fastest, self.concurrency)
+            .map_err(|problem| ("base_url".to_owned(), problem))?;
         let credential =
             send::credential(&self.auth, secrets).map_err(|problem| ("auth".to_owned(), problem))?;
         Ok(Arc::new(super::HttpDownstream::new(self.clone(), client, credential)))

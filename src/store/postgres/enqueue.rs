@@ -7,7 +7,7 @@ use sqlx::{PgConnection, Row};
 
 use crate::{
     clock::Timestamp,
-    effect::{EffectId, IdempotencyKey, NewEffect},
+    effect::{EffectId, IdempotencyKey, InvalidEffect, NewEffect},
     enqueue::{Enqueue, Enqueued, Receipt},
     error::EnqueueError,
     state::State,
@@ -50,7 +50,8 @@ impl Enqueue for PgConnection {
         effects: Vec<NewEffect>,
     ) -> Result<Vec<Result<Enqueued, EnqueueError>>, EnqueueError> {
         let items: Vec<(Name, NewEffect)> = effects.into_iter().map(named).collect();
-        let mut results: Vec<Option<Result<Enqueued, EnqueueError>>> = items.iter().map(|_| None).collect();
+        let mut results: Vec<Option<Result<Enqueued, EnqueueError>>> =
+            items.iter().map(|item| storable(&item.1).err().map(Err)).collect();
         for _ in 0..ROUNDS {
             let open: Vec<usize> = (0..items.len()).filter(|index| results[*index].is_none()).collect();
             if open.is_empty() {
@@ -71,6 +72,21 @@ impl Enqueue for PgConnection {
         }
         let taken_and_freed = || Err(EnqueueError::Database(sqlx::Error::RowNotFound));
         Ok(results.into_iter().map(|result| result.unwrap_or_else(taken_and_freed)).collect())
+    }
+}
+
+/// Refuses, before the database does and aborts the caller's transaction, the one character that no text of it can hold.
+fn storable(effect: &NewEffect) -> Result<(), EnqueueError> {
+    let texts = [
+        ("downstream", Some(effect.downstream.as_str())),
+        ("operation", effect.operation.as_deref()),
+        ("content_type", effect.content_type.as_deref()),
+        ("target", effect.target.as_deref()),
+        ("trace_context", effect.trace_context.as_deref()),
+    ];
+    match texts.into_iter().find(|(_, text)| text.is_some_and(|text| text.contains('\0'))) {
+        Some((column, _)) => Err(InvalidEffect::column(column, "must not contain U+0000").into()),
+        None => Ok(()),
     }
 }
 

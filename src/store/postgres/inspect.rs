@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, PgConnection, postgres::PgRow};
 use super::{PgStore, Tx, row};
 use crate::{
     clock::Timestamp,
-    contract::{Contract, Dedupe, OnUnknown, Window},
+    contract::Contract,
     effect::EffectId,
     error::StoreError,
     state::State,
@@ -336,7 +336,7 @@ fn downstream(row: &PgRow) -> Result<DownstreamInfo, StoreError> {
     let contract = contract
         .map(|text| row::parsed::<Contract>(&text, ("terms", "contract", 0)))
         .transpose()?
-        .map(|contract| in_words(&contract));
+        .map(|contract| contract.in_words());
     Ok(DownstreamInfo {
         name: row::get(row, "name")?,
         kind: row::get(row, "kind")?,
@@ -348,16 +348,4 @@ fn downstream(row: &PgRow) -> Result<DownstreamInfo, StoreError> {
         failed: row::sum(row, "failed")?,
         oldest_due_at: row::get(row, "oldest_due_at")?,
     })
-}
-
-/// A contract as people read it.
-fn in_words(contract: &Contract) -> String {
-    match (contract.dedupe, contract.window, contract.on_unknown) {
-        (Dedupe::Key, Some(Window::Forever), _) => "key, for ever".to_owned(),
-        (Dedupe::Key, Some(Window::For(window)), _) => format!("key, for {window:?}"),
-        (Dedupe::Key, None, _) => "key, for an unpublished time".to_owned(),
-        (Dedupe::Lookup, _, _) => "lookup".to_owned(),
-        (Dedupe::None, _, OnUnknown::Hold) => "none: unknown outcomes are held".to_owned(),
-        (Dedupe::None, _, OnUnknown::Retry) => "none: unknown outcomes are sent again".to_owned(),
-    }
 }

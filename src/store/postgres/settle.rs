@@ -17,13 +17,13 @@ use crate::{
 };
 
 /// The statement that writes a batch. `$with` locks what must hold meanwhile, `$from` joins it, `$when` says of which queue
-/// rows the claim is still the settler's, `$quiet` until when a request may be travelling, `$ended` and `$kept` give the token that a row has afterwards, `$parked` whether a
+/// rows the claim is still the settler's, `$ended` and `$kept` give the token that a row has afterwards, `$parked` whether a
 /// parked effect's worker may still answer.
 ///
 /// RETURNING carries the settlement's columns along, so that nothing is joined twice. A first attempt that succeeded is not
 /// logged in `attempts`: its outcome row holds it. An attempt whose lease the sweep logged is late.
 macro_rules! write_sql {
-    (with: $with:literal, from: $from:literal, when: $when:literal, quiet: $quiet:literal, ended: $ended:literal, kept: $kept:literal, parked: $parked:literal) => {
+    (with: $with:literal, from: $from:literal, when: $when:literal, ended: $ended:literal, kept: $kept:literal, parked: $parked:literal) => {
         concat!(
             "WITH moment AS MATERIALIZED (
   SELECT clock_timestamp() AS now_at, ", durable!(), " AS durable
@@ -51,7 +51,7 @@ macro_rules! write_sql {
       attempts = greatest(q.attempts - s.uncounted, 0), tries = greatest(q.tries - s.unstarted, 0),
       number = CASE WHEN q.swept THEN q.number ELSE greatest(q.number - s.unstarted, 0) END,
       uncertain = s.uncertain, first_sent_at = CASE WHEN s.uncertain THEN q.first_sent_at END,
-      sent_before = q.sent_before OR s.reached, quiet_at = greatest(q.quiet_at, ", $quiet, "),
+      sent_before = q.sent_before OR s.reached, quiet_at = greatest(q.quiet_at, s.quiet_at),
       sweep_at = CASE WHEN s.next = 'd' THEN NULL WHEN s.next = 't' THEN s.sweep_at
                       WHEN q.cancel_requested THEN moment.now_at ELSE coalesce(s.sweep_at, q.sweep_at) END,
       note = CASE WHEN s.next = 'g' THEN q.note ELSE s.note END
@@ -94,15 +94,20 @@ pub(super) use write_sql;
 
 /// Under a token that stands: claimed, or parked by a sweep that kept it. Served by the primary key of `queue`.
 const SETTLE: &str = write_sql!(
-    with: "", from: "", when: "(q.claimed OR q.swept)", quiet: "s.quiet_at", ended: "g.token", kept: "q.token", parked: "false"
+    with: "", from: "", when: "(q.claimed OR q.swept)", ended: "g.token", kept: "q.token", parked: "false"
 );
 
-/// Why rows of a batch were not written.
+/// Why rows of a batch were not written. One that was written before is known by its outcome, or by its very row in the log:
+/// a sweep logs under the same token, and somebody may ask for another decision under it.
 const EXPLAIN: &str = "SELECT s.ord, coalesce(q.token = s.token, false) AS mine, coalesce(q.claimed OR q.swept, false) AS open,
   coalesce(q.cancel_requested, false) AS cancel_requested, coalesce(q.applied_late, false) AS applied_late,
-  coalesce(o.token = s.token, false) OR EXISTS (
-    SELECT FROM aftercommit.attempts AS a WHERE a.effect_id = s.id AND a.token = s.token AND a.phase <> 'lease') AS written
-FROM unnest($1::int8[], $2::int8[]) WITH ORDINALITY AS s (id, token, ord)
+  coalesce(o.token = s.token AND o.state = s.state, false) AS ended,
+  EXISTS (
+    SELECT FROM aftercommit.attempts AS a
+    WHERE a.effect_id = s.id AND a.token = s.token AND a.number = s.attempt AND a.outcome = s.outcome AND a.phase = s.phase
+      AND a.started_at = s.started_at AND a.ended_at = s.ended_at) AS logged
+FROM unnest($1::int8[], $2::int8[], $3::text[], $4::int4[], $5::text[], $6::text[], $7::timestamptz[], $8::timestamptz[])
+  WITH ORDINALITY AS s (id, token, state, attempt, outcome, phase, started_at, ended_at, ord)
 LEFT JOIN aftercommit.queue AS q ON q.id = s.id
 LEFT JOIN aftercommit.outcomes AS o ON o.effect_id = s.id
 ORDER BY s.ord";
@@ -357,27 +362,33 @@ impl PgStore {
         open: &[usize],
         settled: &mut [Option<Settled>],
     ) -> Result<(), StoreError> {
-        let ids: Vec<i64> = open.iter().map(|index| settlements[*index].id.get()).collect();
-        let tokens: Vec<i64> = open.iter().map(|index| settlements[*index].token.get()).collect();
+        let batch = Batch::of(open.iter().map(|index| &settlements[*index]), Held::Claimed);
         let rows = sqlx::query(EXPLAIN)
-            .bind(ids)
-            .bind(tokens)
+            .bind(&batch.ids)
+            .bind(&batch.tokens)
+            .bind(&batch.states)
+            .bind(&batch.numbers)
+            .bind(&batch.outcomes)
+            .bind(&batch.phases)
+            .bind(&batch.started)
+            .bind(&batch.ended)
             .fetch_all(&self.pool)
             .await
             .map_err(StoreError::during("settling"))?;
-        for (index, row) in open.iter().zip(&rows) {
-            let mine: bool = row::get(row, "mine")?;
+        for (at, (index, row)) in open.iter().zip(&rows).enumerate() {
+            let unstarted = batch.numbers[at].is_none() && batch.states[at].is_none();
             let cancel_requested = row::get(row, "cancel_requested")?;
             let applied_late = row::get(row, "applied_late")?;
-            settled[*index] = match (mine, row::get(row, "open")?) {
+            let before = row::get(row, "ended")? || row::get(row, "logged")?;
+            settled[*index] = match (row::get(row, "mine")?, row::get(row, "open")?) {
                 (true, true) if cancel_requested || applied_late => {
                     Some(Settled::Reconsider { cancel_requested, applied_late })
                 }
                 (true, true) => None,
                 // Nobody but the holder of a token takes a claim back under it: an earlier settle of ours was committed.
-                (true, false) => Some(Settled::Done),
-                (false, _) if row::get(row, "written")? => Some(Settled::Done),
-                (false, _) => Some(Settled::Lost),
+                (true, false) if unstarted => Some(Settled::Done),
+                _ if before => Some(Settled::Done),
+                _ => Some(Settled::Lost),
             };
         }
         Ok(())

@@ -38,8 +38,6 @@ const SWEEP_EXPIRED: &str = write_sql!(
 )",
     from: " JOIN h ON h.token = s.token",
     when: "q.claimed",
-    quiet: "s.quiet_at, h.lease_until + least(coalesce(
-        (SELECT t.margin_us FROM aftercommit.terms AS t WHERE t.id = q.terms), 0), 3155760000000000) * interval '1 microsecond'",
     ended: "nextval('aftercommit.tokens')",
     kept: "CASE WHEN s.next = 'd' THEN q.token ELSE nextval('aftercommit.tokens') END",
     parked: "true"
@@ -60,7 +58,6 @@ const SWEEP_OVERDUE: &str = write_sql!(
     with: "",
     from: " CROSS JOIN moment AS t",
     when: "NOT q.claimed AND q.lane <> 'd' AND q.sweep_at <= t.now_at",
-    quiet: "s.quiet_at",
     ended: "nextval('aftercommit.tokens')",
     kept: "CASE WHEN s.next = 'd' THEN q.token ELSE nextval('aftercommit.tokens') END",
     parked: "false"

@@ -6,7 +6,7 @@ use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection, sqlite::SqliteRow};
 use super::row::{Fields, QUEUE_STATE};
 use crate::{
     clock::Timestamp,
-    contract::{Contract, Dedupe, OnUnknown, Window},
+    contract::Contract,
     effect::EffectId,
     error::StoreError,
     outcome::Verdict,
@@ -256,7 +256,7 @@ pub(super) async fn downstreams(
             Ok(DownstreamInfo {
                 name: fields.text("name")?,
                 kind: fields.opt_text("kind")?,
-                contract: contract.as_ref().map(words),
+                contract: contract.as_ref().map(Contract::in_words),
                 workers: fields.count("workers")?,
                 pending: amount(&fields, "pending")?,
                 in_flight: amount(&fields, "in_flight")?,
@@ -266,18 +266,6 @@ pub(super) async fn downstreams(
             })
         })
         .collect()
-}
-
-/// A contract in a few words.
-fn words(contract: &Contract) -> String {
-    match (contract.dedupe, contract.window, contract.on_unknown) {
-        (Dedupe::Key, Some(Window::Forever), _) => "deduplicates by key, for ever".to_owned(),
-        (Dedupe::Key, Some(Window::For(length)), _) => format!("deduplicates by key, for {length:?}"),
-        (Dedupe::Key, None, _) => "deduplicates by key, for an unpublished time".to_owned(),
-        (Dedupe::Lookup, _, _) => "can be asked whether it was applied".to_owned(),
-        (Dedupe::None, _, OnUnknown::Hold) => "cannot deduplicate: unknown outcomes are held".to_owned(),
-        (Dedupe::None, _, OnUnknown::Retry) => "cannot deduplicate: duplicates are accepted".to_owned(),
-    }
 }
 
 pub(super) async fn workers(

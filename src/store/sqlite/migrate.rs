@@ -40,6 +40,7 @@ pub(crate) async fn connect(url: &str, options: &Options) -> Result<Arc<dyn Data
     // First, alone: it turns a file with a rollback journal into one with a write-ahead log.
     let mut writer = open(&file, access(&file)).await?;
     check_library(&mut writer).await?;
+    check_journal(&file, &mut writer).await?;
     check_schema(version(&mut writer).await?)?;
     let shared = Shared {
         renewer: Mutex::new(open(&file, access(&file)).await?),
@@ -207,6 +208,21 @@ async fn check_library(conn: &mut SqliteConnection) -> Result<(), StoreError> {
         )));
     }
     Ok(())
+}
+
+/// SQLite answers with the mode that it could set, not with an error: a file on a network share keeps its rollback journal.
+async fn check_journal(file: &Path, conn: &mut SqliteConnection) -> Result<(), StoreError> {
+    let mode: String = sqlx::query_scalar("PRAGMA journal_mode")
+        .fetch_one(conn)
+        .await
+        .map_err(StoreError::during(OPENING))?;
+    if mode == "wal" {
+        return Ok(());
+    }
+    Err(StoreError::Unsupported(format!(
+        "{} has journal_mode={mode} and cannot be turned to WAL: keep it on a local disk",
+        file.display()
+    )))
 }
 
 /// The version of the schema in the file; 0 when there is none.

@@ -38,7 +38,10 @@ async fn a_name_that_does_not_resolve_is_not_applied() {
 
 #[tokio::test]
 async fn a_failed_tls_handshake_is_not_applied() {
-    let server = Server::answering("this is not TLS\r\n\r\n").await;
+    let server = Server::start(|mut connection| async move {
+        connection.write(b"this is not TLS\r\n\r\n").await;
+    })
+    .await;
     let tls = served(&format!("base_url = \"https://{}\"", server.place));
     let outcome = deliver(&tls, effect(), LONG).await;
     assert_eq!((outcome.finding, outcome.phase), (Finding::NotApplied, Phase::Connect), "{}", outcome.reason);
