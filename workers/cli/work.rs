@@ -6,7 +6,7 @@ use aftercommit::{
     clock::{Clock as _, SystemClock},
     downstream::Served,
     engine::{Config, Engine, Report, SWEEP_INTERVAL, Stop},
-    store::Options,
+    store::{Database, Options},
 };
 use aftercommit_workers::config::Settings;
 use anyhow::Context as _;
@@ -16,7 +16,12 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{Context, Exit, context::open, fail, json, talk};
+use super::{
+    Context, Exit,
+    context::open,
+    exit::{exit_of, sentence},
+    fail, json, talk,
+};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -54,7 +59,7 @@ pub(super) async fn run(context: &Context, args: &WorkArgs) -> anyhow::Result<Ex
     }
     let mut signals = Signals::listen()?;
     let config = engine_config(&settings, &served);
-    let store = open(&url, &Options::default()).await?;
+    let Some(store) = open_patiently(&url, args, &mut signals).await? else { return Ok(Exit::Ok) };
     let names: Vec<&str> = served.iter().map(|served| served.name.as_ref()).collect();
     tracing::info!(worker = %config.worker, downstreams = %names.join(","), "worker started");
     let engine = Engine::new(store, served, config, Arc::new(SystemClock))
@@ -76,6 +81,36 @@ pub(super) async fn run(context: &Context, args: &WorkArgs) -> anyhow::Result<Ex
         json::print(&report)?;
     }
     Ok(Exit::Ok)
+}
+
+/// Between two tries to reach the database at the start, at first and at most: it must be noticed soon when it is back.
+const OPEN_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
+/// Opens the database. A worker that runs until it is told to stop waits for one that is away, since machines start in any
+/// order; `None` when it was told to stop meanwhile. A run with an end of its own fails at once.
+async fn open_patiently(
+    url: &str,
+    args: &WorkArgs,
+    signals: &mut Signals,
+) -> anyhow::Result<Option<Arc<dyn Database>>> {
+    let mut pause = OPEN_PAUSE.0;
+    loop {
+        let problem = match open(url, &Options::default()).await {
+            Ok(store) => return Ok(Some(store)),
+            Err(problem) => problem,
+        };
+        if args.once || args.until_idle || exit_of(&problem) != Exit::Unreachable {
+            return Err(problem);
+        }
+        if pause == OPEN_PAUSE.0 {
+            tracing::warn!(cause = sentence(&problem), "the database is away; trying again until it is back");
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            _ = signals.next() => return Ok(None),
+        }
+        pause = (pause * 2).min(OPEN_PAUSE.1);
+    }
 }
 
 /// Runs the engine while listening to signals; `None` when it was stopped at once.
