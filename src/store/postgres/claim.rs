@@ -45,7 +45,9 @@ struct Pinned {
 }
 
 /// Claims. `want` is one row per downstream; `picked` locks no more than the slots, because Append and LIMIT are lazy and
-/// every part has its own limit; the row is found by its address, which keeps the planner from scanning. The bound on
+/// every part has its own limit; late rows are
+/// looked for one transaction after the other, since `xid = ANY` becomes a filter over all that lies below the watermark;
+/// the row is found by its address, which keeps the planner from scanning. The bound on
 /// `due_at` is a sub-select, since a volatile function is no index condition. Only `token`, `claimed` and other unindexed
 /// columns are written: a HOT update. Served by queue_ready and queue_timed.
 const CLAIM: &str = concat!(
@@ -63,10 +65,11 @@ const CLAIM: &str = concat!(
   SELECT p.tid, p.id, p.xid, p.src, w.ord FROM want AS w CROSS JOIN LATERAL (
     SELECT * FROM (
       SELECT * FROM (
-        SELECT q.ctid AS tid, q.id, q.xid, 'l' AS src FROM aftercommit.queue AS q
-        WHERE q.downstream = w.downstream AND q.lane = 'r' AND q.xid = ANY (w.late) AND (q.xid, q.id) <= (w.xid, w.id)
-          AND NOT q.claimed
-        LIMIT w.slots FOR UPDATE SKIP LOCKED) AS late
+        SELECT l.* FROM unnest(w.late) AS o (xid) CROSS JOIN LATERAL (
+          SELECT q.ctid AS tid, q.id, q.xid, 'l' AS src FROM aftercommit.queue AS q
+          WHERE q.downstream = w.downstream AND q.lane = 'r' AND q.xid = o.xid AND NOT q.claimed
+          LIMIT w.slots FOR UPDATE SKIP LOCKED) AS l
+        LIMIT w.slots) AS late
       UNION ALL
       SELECT * FROM (
         SELECT q.ctid, q.id, q.xid, 't' FROM aftercommit.queue AS q
