@@ -127,7 +127,12 @@ impl Case<'_> {
     /// Whether a refusal is about the first request, so that nothing was ever applied.
     fn proves_the_first(&self, about: About) -> bool {
         match about {
-            About::FirstRequest => true,
+            // A resend past the window may replay the refusal of an earlier resend, executed anew by a downstream that had
+            // forgotten the first request.
+            About::FirstRequest => {
+                !self.history.resend
+                    || self.history.safe_until(self.contract).is_none_or(|safe_until| self.now <= safe_until)
+            }
             About::ThisAttempt => false,
             // Only where every answer is stored: a downstream that stores successes alone would refuse a second time
             // although the first request had been applied and forgotten, or was still being worked on.

@@ -241,8 +241,11 @@ fn applied_and_already_done_succeed() {
 }
 
 #[test]
-fn the_first_requests_stored_refusal_fails_certain_and_uncertain_alike() {
-    row(Finding::Rejected(About::FirstRequest), |_| Want::Fail);
+fn the_first_requests_stored_refusal_fails_certain_and_uncertain_alike_but_not_on_a_resend_past_the_window() {
+    row(Finding::Rejected(About::FirstRequest), |cell| {
+        // The downstream may have forgotten the first request: what it replays may be its answer to an earlier resend.
+        if cell.resend && cell.promise == Promise::KeyOutside { cell.doubt() } else { Want::Fail }
+    });
 }
 
 #[test]

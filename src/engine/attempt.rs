@@ -71,8 +71,8 @@ pub(super) async fn run(shared: &Shared, holding: Holding, stop: &Stop) -> Optio
 
 /// Asked with the claim in hand: what the claim statement cannot know.
 fn must_not_send(claim: &Claim, terms: &Terms, now: Timestamp) -> Option<Decision> {
-    let differs = claim.pinned.is_some_and(|pinned| pinned != terms.request_sha256);
-    if claim.history.uncertain && differs {
+    // An uncertain effect without a pin cannot be shown to be sent as it was.
+    if claim.history.uncertain && claim.pinned != Some(terms.request_sha256) {
         // Sent once, possibly applied, and what would be sent now is another request: a person must look.
         return Some(decision::park(
             &terms.contract,

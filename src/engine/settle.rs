@@ -13,7 +13,7 @@ use crate::{
     contract::{Contract, Dedupe, OnUnknown, Stores},
     decision::{self, Decision, History},
     downstream::Terms,
-    outcome::{About, Finding, Outcome, Phase, Verdict},
+    outcome::{About, Finding, Outcome, Verdict},
     store::{AttemptLog, Claim, Late, LateAnswer, Next, Settled, Settlement, Token},
 };
 
@@ -156,7 +156,8 @@ impl Attempted {
         let Self { terms, outcome, started_at, ended_at, ahead, decision } = self;
         let (began, ended) = (started_at.minus(*ahead), ended_at.minus(*ahead));
         let uncertain = decision::uncertain_after(&claim.history, outcome, decision);
-        let travelling = outcome.phase.may_have_reached() && outcome.phase != Phase::Done;
+        // Also after a whole answer: whoever says 504 may have passed the request on.
+        let travelling = outcome.phase.may_have_reached() && outcome.verdict() == Verdict::Unknown;
         Settlement {
             id: claim.effect.id,
             token: claim.token(),

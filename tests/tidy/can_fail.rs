@@ -65,7 +65,6 @@ fn databases_have_the_same_files_but_for_what_only_one_can_do() {
         ("src/store/mod.rs", ""),
         ("src/store/postgres/claim.rs", ""),
         ("src/store/postgres/wake.rs", ""),
-        ("src/store/postgres/types.rs", ""),
         ("src/store/sqlite/claim.rs", ""),
     ];
     let broken = [&whole[..], &[("src/store/postgres/settle.rs", "")]].concat();

@@ -5,16 +5,15 @@
 //! number once it has ended: late commits are found exactly. One hole is left: a claim that rolls back had its rows skipped
 //! by everybody else; a second look from a floor (the oldest live row) finds them, once a second.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use sqlx::{Row, postgres::PgRow};
 use tokio::{sync::Mutex, time::Instant};
 
-use super::{PgStore, durable, row};
+use super::{
+    PgStore, durable, row,
+    scan::{Look, Scan, Snapshot, note_floor},
+};
 use crate::{
     clock::{Timestamp, duration_micros},
     contract::Window,
@@ -23,16 +22,8 @@ use crate::{
     store::{Claim, Token, Want},
 };
 
-/// How often rows are looked for from the floor.
-const RELOOK_EVERY: Duration = Duration::from_secs(1);
-/// A look from the floor that took long (an application's open transaction keeps the floor down) is not repeated before this
-/// many times its duration has passed.
-const RELOOK_REST: u32 = 20;
 /// Longer leases would not fit an interval's arithmetic.
 const LEASE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-
-/// A position in the scan: everything up to (xid, id) was looked at.
-type Position = (u64, i64);
 
 /// How far this process has looked, and what it knows of the terms. Claims of one process run one after another.
 #[derive(Debug, Default)]
@@ -53,79 +44,10 @@ struct Pinned {
     window: Option<Window>,
 }
 
-/// One downstream's scan of its ready lane.
-#[derive(Debug, Default)]
-struct Scan {
-    watermark: Position,
-    /// Transactions below the watermark that were open at the last look.
-    open: BTreeSet<u64>,
-    /// No live row is at or below this.
-    floor: Position,
-    relook_after: Option<Instant>,
-}
-
-/// The database's view of which transactions have ended: `xmin:xmax:xip,…`.
-struct Snapshot {
-    xmin: u64,
-    open: BTreeSet<u64>,
-}
-
-impl Snapshot {
-    fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.split(':');
-        let xmin = parts.next()?.parse().ok()?;
-        let _xmax = parts.next()?;
-        let open = parts.next()?.split(',').filter(|xid| !xid.is_empty());
-        Some(Self { xmin, open: open.map(str::parse).collect::<Result<_, _>>().ok()? })
-    }
-}
-
-/// What one look at one downstream found, for its scan.
-#[derive(Debug, Default)]
-struct Look {
-    found: u32,
-    late: u32,
-    last_new: Option<Position>,
-    oldest_live: Option<Position>,
-}
-
-impl Scan {
-    fn relook_is_due(&self, now: Instant) -> bool {
-        self.relook_after.is_none_or(|after| now >= after)
-    }
-
-    /// After a look from the watermark.
-    fn advance(&mut self, look: &Look, slots: u32, snapshot: &Snapshot) {
-        self.watermark = self.watermark.max(look.last_new.unwrap_or_default());
-        if look.late < slots {
-            // Every row of the transactions that have ended by now was taken or is somebody else's.
-            self.open.retain(|xid| snapshot.open.contains(xid));
-        }
-        self.remember(snapshot);
-    }
-
-    /// After a look from the floor.
-    fn advance_from_floor(&mut self, look: &Look, slots: u32, snapshot: &Snapshot) {
-        if look.found < slots {
-            self.watermark = self.watermark.max(look.last_new.unwrap_or_default());
-        } else {
-            // There may be more behind the last one: the next look goes on there.
-            self.watermark = look.last_new.unwrap_or(self.floor);
-        }
-        self.open.clear();
-        self.remember(snapshot);
-        let ended = (snapshot.xmin, i64::MIN);
-        let floor = look.oldest_live.map_or(ended, |(xid, id)| (xid, id.saturating_sub(1)).min(ended));
-        self.floor = self.floor.max(floor);
-    }
-
-    fn remember(&mut self, snapshot: &Snapshot) {
-        self.open.extend(snapshot.open.range(..=self.watermark.0));
-    }
-}
-
 /// Claims. `want` is one row per downstream; `picked` locks no more than the slots, because Append and LIMIT are lazy and
-/// every part has its own limit; the row is found by its address, which keeps the planner from scanning. The bound on
+/// every part has its own limit; late rows are
+/// looked for one transaction after the other, since `xid = ANY` becomes a filter over all that lies below the watermark;
+/// the row is found by its address, which keeps the planner from scanning. The bound on
 /// `due_at` is a sub-select, since a volatile function is no index condition. Only `token`, `claimed` and other unindexed
 /// columns are written: a HOT update. Served by queue_ready and queue_timed.
 const CLAIM: &str = concat!(
@@ -143,10 +65,11 @@ const CLAIM: &str = concat!(
   SELECT p.tid, p.id, p.xid, p.src, w.ord FROM want AS w CROSS JOIN LATERAL (
     SELECT * FROM (
       SELECT * FROM (
-        SELECT q.ctid AS tid, q.id, q.xid, 'l' AS src FROM aftercommit.queue AS q
-        WHERE q.downstream = w.downstream AND q.lane = 'r' AND q.xid = ANY (w.late) AND (q.xid, q.id) <= (w.xid, w.id)
-          AND NOT q.claimed
-        LIMIT w.slots FOR UPDATE SKIP LOCKED) AS late
+        SELECT l.* FROM unnest(w.late) AS o (xid) CROSS JOIN LATERAL (
+          SELECT q.ctid AS tid, q.id, q.xid, 'l' AS src FROM aftercommit.queue AS q
+          WHERE q.downstream = w.downstream AND q.lane = 'r' AND q.xid = o.xid AND NOT q.claimed
+          LIMIT w.slots FOR UPDATE SKIP LOCKED) AS l
+        LIMIT w.slots) AS late
       UNION ALL
       SELECT * FROM (
         SELECT q.ctid, q.id, q.xid, 't' FROM aftercommit.queue AS q
@@ -329,8 +252,7 @@ impl Looked {
             let slots = u32::try_from(arguments.slots[index]).unwrap_or(u32::MAX);
             if arguments.relook[index] {
                 scan.advance_from_floor(look, slots, &snapshot);
-                let rest = (now - asked_at) * RELOOK_REST;
-                scan.relook_after = Some(now + RELOOK_EVERY.max(rest));
+                scan.relooked(asked_at, now);
             } else {
                 scan.advance(look, slots, &snapshot);
             }
@@ -380,53 +302,5 @@ impl Looked {
             pinned: pinned.map(|pinned| pinned.request_sha256),
             claimed_at: row::get::<Timestamp>(row, "now_at")?,
         })
-    }
-}
-
-/// `ord:xid:id` of the oldest live row after a floor.
-fn note_floor(looks: &mut [Look], floor: Option<&str>) {
-    let mut parts = floor.into_iter().flat_map(|floor| floor.split(':'));
-    let (Some(ord), Some(xid), Some(id)) = (parts.next(), parts.next(), parts.next()) else { return };
-    let look = ord.parse::<usize>().ok().and_then(|ord| looks.get_mut(ord.wrapping_sub(1)));
-    if let (Some(look), Ok(xid), Ok(id)) = (look, xid.parse(), id.parse()) {
-        look.oldest_live = Some((xid, id));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn snapshot(text: &str) -> Snapshot {
-        Snapshot::parse(text).expect("a snapshot")
-    }
-
-    #[test]
-    fn a_transaction_that_was_open_below_the_watermark_is_looked_for_until_it_ended() {
-        let mut scan = Scan::default();
-        let found = Look { found: 1, last_new: Some((105, 9)), ..Look::default() };
-        scan.advance(&found, 10, &snapshot("100:107:100,106"));
-        assert_eq!((scan.watermark, scan.open.clone()), ((105, 9), BTreeSet::from([100])));
-        scan.advance(&Look::default(), 10, &snapshot("100:108:100,106"));
-        assert_eq!(scan.open, BTreeSet::from([100]));
-        // It ended, but a full look may have left some of its rows.
-        scan.advance(&Look { found: 10, late: 10, ..Look::default() }, 10, &snapshot("106:109:106"));
-        assert_eq!(scan.open, BTreeSet::from([100]));
-        scan.advance(&Look { found: 3, late: 3, ..Look::default() }, 10, &snapshot("106:109:106"));
-        assert!(scan.open.is_empty());
-    }
-
-    #[test]
-    fn the_floor_never_passes_a_live_row_or_an_open_transaction() {
-        let mut scan = Scan { watermark: (200, 1), ..Scan::default() };
-        let live = Look { oldest_live: Some((150, 7)), ..Look::default() };
-        scan.advance_from_floor(&live, 10, &snapshot("180:210:180"));
-        assert_eq!((scan.floor, scan.watermark), ((150, 6), (200, 1)));
-        scan.advance_from_floor(&Look::default(), 10, &snapshot("180:210:180"));
-        assert_eq!((scan.floor, scan.open.clone()), ((180, i64::MIN), BTreeSet::from([180])));
-        // A full look goes on where it stopped.
-        let full = Look { found: 10, last_new: Some((190, 3)), ..Look::default() };
-        scan.advance_from_floor(&full, 10, &snapshot("211:211:"));
-        assert_eq!(scan.watermark, (190, 3));
     }
 }

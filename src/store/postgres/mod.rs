@@ -4,8 +4,8 @@
 //! append-only `attempts` and `outcomes`. One statement per verb where one is enough, and then without BEGIN; what needs
 //! more runs in a [`Tx`], which closes its connection when it is dropped in the middle.
 //!
-//! One file per concern: [`migrate`] · [`enqueue`] (the caller's transaction) · [`claim`] · [`settle`] · [`sweep`] (leases
-//! that ended, overdue effects, late answers) · [`register`] (workers and terms) · [`inspect`] · [`operate`] · [`wake`]
+//! One file per concern: [`migrate`] · [`enqueue`] (the caller's transaction) · [`claim`] and [`scan`] (its watermarks) · [`settle`] · [`sweep`] (leases
+//! that ended, overdue effects) · [`late`] · [`register`] (workers and terms) · [`inspect`] · [`operate`] · [`wake`]
 //! (LISTEN) · [`row`].
 
 mod claim;
@@ -16,6 +16,7 @@ mod migrate;
 mod operate;
 mod register;
 mod row;
+mod scan;
 mod settle;
 mod sweep;
 mod wake;

@@ -6,7 +6,7 @@ use sqlx::{Postgres, postgres::PgArguments, query::Query};
 
 use super::{
     PgStore, durable,
-    row::{self, StoredResponse, sentence},
+    row::{self, StoredResponse, refused, sentence},
 };
 use crate::{
     clock::Timestamp,
@@ -393,12 +393,4 @@ impl PgStore {
         }
         Ok(())
     }
-}
-
-/// The database read the statement and refused a value in it, so that a smaller or plainer one may pass.
-fn refused(error: &StoreError) -> bool {
-    let StoreError::Database { source: sqlx::Error::Database(source), .. } = error else { return false };
-    let code = source.code().unwrap_or_default();
-    // Data exceptions, constraint violations, program limits.
-    ["22", "23", "54"].iter().any(|class| code.starts_with(class))
 }

@@ -67,7 +67,9 @@ async fn listen(options: &PgConnectOptions, hint: &Notify) -> Result<(), sqlx::E
             Err(_) => {
                 let probe = sqlx::query("SELECT 1").execute(&mut listener);
                 match timeout(PROBE_TIMEOUT, probe).await {
-                    Ok(answered) => drop(answered?),
+                    Ok(answered) => {
+                        answered?;
+                    }
                     Err(_) => return Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
                 }
             }
