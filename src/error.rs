@@ -69,6 +69,8 @@ impl StoreError {
                         | sqlx::Error::PoolTimedOut
                         | sqlx::Error::PoolClosed
                         | sqlx::Error::WorkerCrashed
+                        // A server that goes away in the middle of a handshake: sqlx takes the end of the stream for an answer.
+                        | sqlx::Error::Protocol(_)
                 ) || source.as_database_error().and_then(|error| error.code()).is_some_and(|code| {
                     // Connection exceptions, operator intervention (shutdown, crash recovery), too many connections.
                     code.starts_with("08")
