@@ -99,6 +99,11 @@ impl Leases {
         held
     }
 
+    /// Nothing is claimed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     /// One effect of the batch is settled (or fenced); true when it was the last and none was left to the sweep.
     pub(super) fn settled(&self, token: Token) -> bool {
         let mut held = self.lock();

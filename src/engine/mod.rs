@@ -195,16 +195,7 @@ impl Engine {
     ///
     /// [`StoreError`] only for what waiting cannot mend.
     pub async fn run_until_idle(&self, stop: Stop) -> Result<Report, StoreError> {
-        let names: Vec<Arc<str>> = self.shared.served.keys().cloned().collect();
-        let watch = async {
-            loop {
-                tokio::time::sleep(self.shared.config.poll.min(Duration::from_millis(200))).await;
-                if self.shared.store.is_idle(&names).await.unwrap_or(false) {
-                    stop.drain.cancel();
-                    return;
-                }
-            }
-        };
+        let watch = self.idle(&stop);
         let run = self.run(stop.clone());
         tokio::pin!(run);
         tokio::select! {
@@ -212,7 +203,28 @@ impl Engine {
             () = watch => run.await,
         }
     }
+
+    /// Returns, with the drain begun, once the database has nothing left to do for this worker. It is asked only when this
+    /// worker itself has nothing in hand: the question costs it as much as a claim.
+    async fn idle(&self, stop: &Stop) {
+        let names: Vec<Arc<str>> = self.shared.served.keys().cloned().collect();
+        let mut claimed = None;
+        loop {
+            tokio::time::sleep(self.shared.config.poll.min(IDLE_LOOK_MAX)).await;
+            let before = claimed.replace(self.report().claimed);
+            if before != claimed || !self.shared.leases.is_empty() {
+                continue;
+            }
+            if self.shared.store.is_idle(&names).await.unwrap_or(false) {
+                stop.drain.cancel();
+                return;
+            }
+        }
+    }
 }
+
+/// Between two looks at whether a worker that is to end when idle is.
+const IDLE_LOOK_MAX: Duration = Duration::from_millis(200);
 
 /// The tasks of one run: attempts, the settler, the renewal thread.
 struct Session {
