@@ -185,6 +185,7 @@ mod tests {
             response_status: None,
             response: None,
             metadata: None,
+            refusal_stored: false,
             superseded_by: None,
             created_at: Timestamp::from_micros(0),
             finished_at: None,

@@ -47,6 +47,16 @@ pub enum StoreError {
         /// What is known.
         knows: i32,
     },
+    /// The database belongs to another environment.
+    #[error(
+        "this database belongs to the environment {found:?}, and the configuration says {configured:?}: check the database URL"
+    )]
+    OtherEnvironment {
+        /// What the database says.
+        found: String,
+        /// What the configuration says.
+        configured: String,
+    },
     /// The URL names no database that is known, or the server cannot be used.
     #[error("{0}")]
     Unsupported(String),
@@ -82,6 +92,7 @@ impl StoreError {
             Self::Corrupt { .. }
             | Self::SchemaTooOld { .. }
             | Self::SchemaTooNew { .. }
+            | Self::OtherEnvironment { .. }
             | Self::Unsupported(_) => false,
         }
     }

@@ -261,11 +261,16 @@ BEGIN
     transfer-encoding,connection,keep-alive,proxy-connection,te,trailer,upgrade,expect,idempotency-key,signature,
     signature-input,message-id,message_id}'::text[])
   LIMIT 1;
-  RETURN CASE WHEN owned IS NOT NULL
-    THEN format('%s is set by the downstream''s kind or contract and must not be given', quote_ident(left(owned, 40))) END;
+  IF owned IS NOT NULL THEN
+    RETURN format('%s is set by the downstream''s kind or contract and must not be given', quote_ident(left(owned, 40)));
+  END IF;
+  -- A line end in a header would begin another one.
+  PERFORM FROM json_each_text(headers) AS h (name, value)
+  WHERE name = '' OR name ~ '[\x01-\x1f\x7f]' OR value ~ '[\x01-\x08\x0a-\x1f\x7f]';
+  RETURN CASE WHEN FOUND THEN 'must not have an empty name, or control characters in a name or a value' END;
 EXCEPTION
   WHEN untranslatable_character THEN
-    RETURN 'must not have U+0000 in a name';
+    RETURN 'must not have U+0000 in a name or a value';
 END
 $$;
 
@@ -534,7 +539,7 @@ CREATE VIEW aftercommit.status_of_all AS
     CASE WHEN q.id IS NOT NULL THEN l.response_status ELSE coalesce(o.response_status, l.response_status) END AS response_status,
     o.response, e.metadata, o.superseded_by, e.created_at, o.finished_at,
     coalesce(q.token, o.token, 0) AS token, o.response_raw, coalesce(o.response_truncated, false) AS response_truncated,
-    e.enqueued_by
+    e.enqueued_by, coalesce(o.refusal_stored, false) AS refusal_stored
   FROM aftercommit.effects AS e
   LEFT JOIN aftercommit.queue AS q ON q.id = e.id
   LEFT JOIN aftercommit.outcomes AS o ON o.effect_id = e.id
@@ -614,8 +619,9 @@ BEGIN
                   lease_until, worker, last_outcome, last_error, response_status, metadata, superseded_by, created_at,
                   finished_at, token, response_truncated, enqueued_by)
       ON aftercommit.status, aftercommit.status_of_all, aftercommit.pending, aftercommit.unfinished TO aftercommit_viewer;
+    GRANT SELECT (refusal_stored) ON aftercommit.status_of_all TO aftercommit_viewer;
     GRANT SELECT ON aftercommit.attempt_log, aftercommit.workers, aftercommit.audit, aftercommit.counters,
-      aftercommit.downstreams, aftercommit.schema_version TO aftercommit_viewer;
+      aftercommit.downstreams, aftercommit.schema_version, aftercommit.meta TO aftercommit_viewer;
   END IF;
 
   IF to_regrole('aftercommit_operator') IS NOT NULL THEN

@@ -213,9 +213,10 @@ BEGIN
     SELECT CASE
     WHEN NEW.id IS NOT NULL AND NEW.id <> -1
         THEN RAISE(ABORT, 'aftercommit: column id: is given by the database (leave it out)')
-    WHEN typeof(NEW.downstream) <> 'text' OR length(NEW.downstream) NOT BETWEEN 1 AND 255
-            OR instr(NEW.downstream, char(0)) > 0
-        THEN RAISE(ABORT, 'aftercommit: column downstream: must be a name of the configuration, 1 to 255 characters')
+    WHEN typeof(NEW.downstream) <> 'text' OR length(NEW.downstream) NOT BETWEEN 1 AND 128
+            OR length(CAST(NEW.downstream AS BLOB)) <> length(NEW.downstream)
+            OR NEW.downstream GLOB '*[^ -~]*' OR NEW.downstream GLOB ' *' OR NEW.downstream GLOB '* '
+        THEN RAISE(ABORT, 'aftercommit: column downstream: must be a name of the configuration, 1 to 128 printable ASCII characters')
     WHEN NEW.operation IS NOT NULL AND (typeof(NEW.operation) <> 'text'
             OR length(NEW.operation) NOT BETWEEN 1 AND 255 OR instr(NEW.operation, char(0)) > 0)
         THEN RAISE(ABORT, 'aftercommit: column operation: must be a named operation of the downstream, or null for its default')
@@ -255,14 +256,20 @@ BEGIN
                 'content-length', 'transfer-encoding', 'content-encoding', 'connection', 'signature', 'signature-input',
                 'message-id', 'message_id'))
         THEN RAISE(ABORT, 'aftercommit: column headers: names a header that the downstream''s kind or contract owns (key, authorization, host, length, encoding, signature, message id)')
+    -- A line end in a header would begin another one.
+    WHEN NEW.headers IS NOT NULL AND (instr(NEW.headers, '\u0000') > 0 OR EXISTS (
+            SELECT 1 FROM json_each(NEW.headers) AS header
+            WHERE header.key = '' OR header.key GLOB '*[' || char(1) || '-' || char(31) || char(127) || ']*'
+                OR header.value GLOB '*[' || char(1) || '-' || char(8) || char(10) || '-' || char(31) || char(127) || ']*'))
+        THEN RAISE(ABORT, 'aftercommit: column headers: must not have an empty name, or control characters in a name or a value')
     WHEN NEW.target IS NOT NULL AND (typeof(NEW.target) <> 'text' OR length(NEW.target) NOT BETWEEN 1 AND 2048
             OR instr(NEW.target, char(0)) > 0)
         THEN RAISE(ABORT, 'aftercommit: column target: must be text of 1 to 2048 characters')
-    WHEN typeof(NEW.due_at) <> 'integer' OR NEW.due_at NOT BETWEEN 0 AND 253402300799999999
-        THEN RAISE(ABORT, 'aftercommit: column due_at: must be integer microseconds since 1970, within the years 1970 to 9999')
+    WHEN typeof(NEW.due_at) <> 'integer' OR NEW.due_at NOT BETWEEN 946684800000000 AND 253402300799999999
+        THEN RAISE(ABORT, 'aftercommit: column due_at: must be integer microseconds since 1970 (not seconds), within the years 2000 to 9999')
     WHEN NEW.expires_at IS NOT NULL AND (typeof(NEW.expires_at) <> 'integer'
-            OR NEW.expires_at NOT BETWEEN 0 AND 253402300799999999)
-        THEN RAISE(ABORT, 'aftercommit: column expires_at: must be integer microseconds since 1970, within the years 1970 to 9999')
+            OR NEW.expires_at NOT BETWEEN 946684800000000 AND 253402300799999999)
+        THEN RAISE(ABORT, 'aftercommit: column expires_at: must be integer microseconds since 1970 (not seconds), within the years 2000 to 9999')
     WHEN NEW.ordering_key IS NOT NULL
         THEN RAISE(ABORT, 'aftercommit: column ordering_key: is not supported yet')
     WHEN NEW.needs IS NOT NULL

@@ -178,11 +178,26 @@ pub struct Options {
     pub max_connections: u32,
     /// How the connections call themselves at the database.
     pub application_name: String,
+    /// The environment that the database must belong to; `None` does not ask. A copy of production's database, opened by
+    /// staging, must not pay people.
+    pub environment: Option<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { max_connections: 8, application_name: "aftercommit".to_owned() }
+        Self { max_connections: 8, application_name: "aftercommit".to_owned(), environment: None }
+    }
+}
+
+impl Options {
+    /// Compares the environment that the database belongs to (`None`: nobody wrote one) with the one asked for.
+    fn environment_fits(&self, found: Option<String>) -> Result<(), StoreError> {
+        match (found, &self.environment) {
+            (Some(found), Some(configured)) if found != *configured => {
+                Err(StoreError::OtherEnvironment { found, configured: configured.clone() })
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -201,7 +216,8 @@ pub struct Migrated {
 ///
 /// # Errors
 ///
-/// [`StoreError`] when it cannot be reached, is too old a server, or has another schema version than this library's.
+/// [`StoreError`] when it cannot be reached, is too old a server, has another schema version than this library's, or
+/// belongs to another environment.
 pub async fn connect(url: &str, options: &Options) -> Result<Arc<dyn Database>, StoreError> {
     match Engine::of(url)? {
         #[cfg(feature = "postgres")]

@@ -57,6 +57,8 @@ pub struct Status {
     pub response: Option<Box<serde_json::value::RawValue>>,
     /// Business references; JSON text.
     pub metadata: Option<Box<serde_json::value::RawValue>>,
+    /// The downstream stored its refusal under the key: a retry could only replay it.
+    pub refusal_stored: bool,
     /// The effect that took its place.
     pub superseded_by: Option<EffectId>,
     /// When it was written.

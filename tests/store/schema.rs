@@ -13,6 +13,7 @@ on_every_database! {
     racing_migrators_make_one_schema,
     a_newer_schema_is_refused_and_left_alone,
     the_printed_migration_makes_the_same_schema,
+    another_environment_is_refused_by_every_door,
 }
 
 async fn migrating_again_changes_nothing(db: &TestDatabase) {
@@ -94,4 +95,25 @@ fn schema_objects(engine: Engine) -> &'static str {
         }
         Engine::Sqlite => "SELECT type, name, sql FROM sqlite_schema ORDER BY type, name",
     }
+}
+
+/// A copy of production's database, opened by staging, must not pay people.
+async fn another_environment_is_refused_by_every_door(db: &TestDatabase) {
+    let as_of =
+        |environment: &str| Options { environment: Some(environment.to_owned()), ..Options::default() };
+    store::connect(&db.url, &as_of("test")).await.expect("its own environment");
+    store::connect(&db.url, &Options::default()).await.expect("nobody asked");
+    let opened = store::connect(&db.url, &as_of("production")).await.err().expect("refused");
+    let migrated = store::migrate(&db.url, Some("production")).await.expect_err("refused");
+    for error in [opened, migrated] {
+        assert!(matches!(error, StoreError::OtherEnvironment { .. }), "{error:?}");
+        assert!(
+            error.to_string().contains("\"test\"") && error.to_string().contains("\"production\""),
+            "{error}"
+        );
+    }
+    let unnamed = Unmigrated::fresh(db.engine).await;
+    store::migrate(&unnamed.url, None).await.expect("migrate makes the schema");
+    store::connect(&unnamed.url, &as_of("production")).await.expect("it belongs to none yet");
+    unnamed.remove().await;
 }

@@ -56,7 +56,9 @@ async fn a_bad_key_is_refused_by_name(db: &TestDatabase) {
 
 async fn a_bad_downstream_is_refused_by_name(db: &TestDatabase) {
     refused(db, "downstream", &insert_sql("", "k", &[])).await;
-    refused(db, "downstream", &insert_sql(&"x".repeat(300), "k", &[])).await;
+    for name in [&"x".repeat(300), " pay", "pay ", "p\u{1b}[31may", "pay\n", "päy"] {
+        refused(db, "downstream", &insert_sql(name, "k", &[])).await;
+    }
     nothing_was_written(db).await;
 }
 
@@ -73,6 +75,19 @@ async fn bad_documents_are_refused_by_name(db: &TestDatabase) {
     for name in ["Idempotency-Key", "AUTHORIZATION", "host", "Content-Length", "transfer-encoding"] {
         refused_value(db, "headers", &format!("'{{\"{name}\": \"x\"}}'")).await;
     }
+    // A line end in a header would begin another one.
+    for headers in [
+        r#"{"X-A": "b\r\nX-C: d"}"#,
+        r#"{"X-A\n": "b"}"#,
+        r#"{"X-A": "\u0000"}"#,
+        r#"{"": "b"}"#,
+        r#"{"X": "\u007f"}"#,
+    ] {
+        refused_value(db, "headers", &format!("'{headers}'")).await;
+    }
+    db.insert_with("pay", "headers", &[("headers", r#"'{"X-A": "tab\there \\n", "X-B": "ü"}'"#)]).await;
+    db.sql.execute("DELETE FROM aftercommit.queue").await;
+    db.sql.execute("DELETE FROM aftercommit.effects").await;
     let bytes = match db.engine {
         Engine::Postgres => r"'\x00'",
         Engine::Sqlite => "x'00'",
@@ -112,6 +127,7 @@ async fn times_outside_the_calendar_are_refused_by_name(db: &TestDatabase) {
         ],
         Engine::Sqlite => &[
             "-1",
+            "1796000000", // Seconds: what was meant for tomorrow must not go out now.
             "'tomorrow'",
             "'2030-01-01T00:00:00Z'",
             "1.5",

@@ -198,7 +198,8 @@ impl Unmigrated {
 }
 
 async fn connect(url: &str) -> Arc<dyn Database> {
-    let options = Options { max_connections: 4, application_name: "aftercommit-test".to_owned() };
+    let options =
+        Options { max_connections: 4, application_name: "aftercommit-test".to_owned(), environment: None };
     store::connect(url, &options).await.expect("the store connects")
 }
 

@@ -57,9 +57,7 @@ async fn apply(connection: &mut PgConnection, environment: Option<&str>) -> Resu
                 .await
                 .map_err(StoreError::during(doing))?;
         if stands != environment {
-            return Err(StoreError::Unsupported(format!(
-                "this database belongs to the environment {stands:?}, and the configuration says {environment:?}"
-            )));
+            return Err(StoreError::OtherEnvironment { found: stands, configured: environment.to_owned() });
         }
     }
     let notes = roles(connection).await?;
@@ -121,6 +119,14 @@ pub(super) async fn version(connection: &mut PgConnection) -> Result<i32, StoreE
         .fetch_one(&mut *connection)
         .await
         .map_err(StoreError::during(doing))
+}
+
+/// The environment that the database belongs to, if anybody wrote one.
+pub(super) async fn environment(connection: &mut PgConnection) -> Result<Option<String>, StoreError> {
+    sqlx::query_scalar("SELECT value FROM aftercommit.meta WHERE key = 'environment'")
+        .fetch_optional(connection)
+        .await
+        .map_err(StoreError::during("reading the environment"))
 }
 
 /// Refuses a schema that is not this library's.

@@ -106,6 +106,7 @@ pub(crate) async fn connect(url: &str, options: &Options) -> Result<Arc<dyn Data
     let mut connection = pool.acquire().await.map_err(StoreError::during("connecting"))?;
     migrate::server_fits(&mut connection).await?;
     migrate::schema_fits(&mut connection).await?;
+    options.environment_fits(migrate::environment(&mut connection).await?)?;
     drop(connection);
     Ok(Arc::new(PgStore {
         pool,

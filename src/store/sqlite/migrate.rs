@@ -42,6 +42,7 @@ pub(crate) async fn connect(url: &str, options: &Options) -> Result<Arc<dyn Data
     check_library(&mut writer).await?;
     check_journal(&file, &mut writer).await?;
     check_schema(version(&mut writer).await?)?;
+    options.environment_fits(environment(&mut writer).await?)?;
     let shared = Shared {
         renewer: Mutex::new(open(&file, access(&file)).await?),
         watcher: Mutex::new(open(&file, access(&file).pragma("query_only", "ON")).await?),
@@ -99,9 +100,15 @@ async fn write_environment(conn: &mut SqliteConnection, environment: &str) -> Re
     if stands == environment {
         return Ok(());
     }
-    Err(StoreError::Unsupported(format!(
-        "this database belongs to environment {stands:?}, not {environment:?}: check the database URL"
-    )))
+    Err(StoreError::OtherEnvironment { found: stands, configured: environment.to_owned() })
+}
+
+/// The environment that the file belongs to, if anybody wrote one.
+async fn environment(conn: &mut SqliteConnection) -> Result<Option<String>, StoreError> {
+    sqlx::query_scalar("SELECT value FROM aftercommit_meta WHERE key = 'environment'")
+        .fetch_optional(conn)
+        .await
+        .map_err(StoreError::during("reading the environment"))
 }
 
 /// The file that a URL names: `sqlite:FILE`, `sqlite://FILE`.
@@ -189,9 +196,10 @@ pub(super) fn is_refusal(problem: &StoreError) -> bool {
     match problem {
         StoreError::Database { source, .. } => matches!(primary_code(source), Some(1 | 18 | 19 | 20)),
         StoreError::Corrupt { .. } => true,
-        StoreError::SchemaTooOld { .. } | StoreError::SchemaTooNew { .. } | StoreError::Unsupported(_) => {
-            false
-        }
+        StoreError::SchemaTooOld { .. }
+        | StoreError::SchemaTooNew { .. }
+        | StoreError::OtherEnvironment { .. }
+        | StoreError::Unsupported(_) => false,
     }
 }
 
