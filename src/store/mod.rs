@@ -89,7 +89,8 @@ pub trait Store: Send + Sync {
     /// Logs what workers found out after they lost their leases, and lets a late *applied* settle: see [`Late`].
     async fn late(&self, answers: &[LateAnswer]) -> Result<Vec<Late>, StoreError>;
 
-    /// Claims whose lease ended, up to `limit` effects. Those it returns again until they are swept.
+    /// Claims whose lease ended, up to `limit` effects. Those it returns again until they are swept. A claimed effect whose
+    /// claim is gone is one of them, held by nobody (`worker` is empty); a large queue is looked through for such in slices.
     async fn expired(&self, limit: u32) -> Result<Vec<Expired>, StoreError>;
 
     /// Writes what was decided about expired claims, each only while its lease is still over and its token and lane stand.
@@ -99,7 +100,9 @@ pub trait Store: Send + Sync {
     /// Unclaimed pending effects whose `sweep_at` has passed, up to `limit`.
     async fn overdue(&self, limit: u32) -> Result<Vec<Overdue>, StoreError>;
 
-    /// Writes what was decided about overdue effects, each only while it is unclaimed and its token stands.
+    /// Writes what was decided about overdue effects, each only while it is unclaimed and its token stands. An effect that
+    /// may still be sent (a window was widened again) is given back with its next `sweep_at`, and nothing else of it changes,
+    /// its token included: else it would stand at the head of every sweep.
     async fn sweep_overdue(&self, batch: &[Settlement]) -> Result<Vec<Settled>, StoreError>;
 
     /// Folds counters, forgets workers that have not reported for long. Idempotent; any worker may run it at any time.
