@@ -63,8 +63,9 @@ pub type TermsIds = Vec<(Arc<str>, Option<String>, i64)>;
 /// may repeat it. Dropping a future may leave a connection in a transaction: run these in tasks that are never aborted.
 #[async_trait::async_trait]
 pub trait Store: Send + Sync {
-    /// Makes names, contracts and terms known, and the worker live. Equal terms keep their number. Where a window became
-    /// narrower, `sweep_at` of its uncertain effects moves to the earlier time.
+    /// Makes names, contracts and terms known, and the worker live. Equal terms keep their number. An operation that a
+    /// downstream no longer lists is no operation of today. Where a window became narrower, or the key promises nothing any
+    /// more, `sweep_at` of its uncertain effects moves to the earlier time.
     async fn register(&self, registration: &Registration) -> Result<TermsIds, StoreError>;
 
     /// Marks the worker live, and renews the leases of `tokens` to `now + lease` each, unless they ended. Returns those
@@ -108,7 +109,8 @@ pub trait Store: Send + Sync {
     /// Folds counters, forgets workers that have not reported for long. Idempotent; any worker may run it at any time.
     async fn maintain(&self) -> Result<(), StoreError>;
 
-    /// Registered terms of an operation, for the sweep of a downstream that this worker does not serve.
+    /// Registered terms of an operation, for the sweep of a downstream that this worker does not serve: today's; of one that
+    /// the configuration lost, the last; of one that it never had, the default operation's.
     async fn terms(
         &self,
         downstream: &str,

@@ -209,8 +209,9 @@ impl PgStore {
     ) -> Result<Option<RegisteredTerms>, StoreError> {
         let row = sqlx::query(
             "SELECT t.id, t.contract::text AS contract, t.policy::text AS policy, t.timeout_us
-             FROM aftercommit.operations AS o JOIN aftercommit.terms AS t ON t.id = o.terms
-             WHERE o.downstream = $1 AND o.operation = $2",
+             FROM aftercommit.terms AS t LEFT JOIN aftercommit.operations AS o ON o.terms = t.id
+             WHERE t.downstream = $1 AND coalesce(t.operation, '') IN ($2, '')
+             ORDER BY coalesce(t.operation, '') <> $2, o.terms IS NULL, t.id DESC LIMIT 1",
         )
         .bind(downstream)
         .bind(operation.unwrap_or(""))
