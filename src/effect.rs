@@ -41,6 +41,22 @@ pub const PAYLOAD_DEPTH_MAX: usize = 128;
 /// Largest payload or body, in bytes, unless the database was told otherwise.
 pub const PAYLOAD_LEN_MAX: usize = 1 << 20;
 
+/// The columns that an effect is written with, as the databases' checks name them.
+pub(crate) const COLUMNS: [&str; 12] = [
+    "downstream",
+    "operation",
+    "idempotency_key",
+    "payload",
+    "body",
+    "content_type",
+    "headers",
+    "target",
+    "due_at",
+    "expires_at",
+    "metadata",
+    "trace_context",
+];
+
 /// Why an effect cannot be written. Nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -223,7 +239,8 @@ impl NewEffect {
     /// [`InvalidEffect`] when they do not serialise to an object, or hold U+0000.
     pub fn metadata(mut self, metadata: &impl serde::Serialize) -> Result<Self, InvalidEffect> {
         let text = object("metadata", metadata)?;
-        if text.contains("\\u0000") {
+        // Escaped backslashes are taken out in pairs: `"\\u0000"` is a backslash and five characters.
+        if text.replace("\\\\", "").contains("\\u0000") {
             return Err(InvalidEffect::column("metadata", "must not contain U+0000"));
         }
         self.metadata = Some(text);
@@ -306,6 +323,19 @@ mod tests {
         for good in ["a", "order-17/charge", "a b", &"x".repeat(255)] {
             assert_eq!(IdempotencyKey::parse(good).unwrap().as_str(), good);
         }
+    }
+
+    #[test]
+    fn metadata_may_hold_a_backslash_before_u0000_but_not_the_character() {
+        let metadata = |text: &str| NewEffect::to("p").metadata(&serde_json::json!({ "a": text }));
+        for good in ["\\u0000", "\\\\u0000"] {
+            assert!(metadata(good).is_ok(), "{good}");
+        }
+        for bad in ["\0", "\\\0"] {
+            assert!(metadata(bad).is_err(), "{bad:?}");
+        }
+        let named = NewEffect::to("p").metadata(&std::collections::BTreeMap::from([("\0", 1)]));
+        assert!(named.is_err(), "in a name, too");
     }
 
     #[test]

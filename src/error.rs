@@ -108,7 +108,8 @@ fn is_sqlite_outage(code: &str) -> bool {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnqueueError {
-    /// The effect cannot be written as it is; nothing was sent to the database.
+    /// The effect cannot be written as it is. The caller's transaction is still usable, except on PostgreSQL where the
+    /// database's check refused another column than the key: then it is aborted.
     #[error(transparent)]
     Invalid(#[from] InvalidEffect),
     /// The key exists with another request. The caller's transaction is still usable.

@@ -257,9 +257,9 @@ BEGIN
     RETURN 'must be a JSON object';
   END IF;
   SELECT name INTO owned FROM json_object_keys(headers) AS k (name)
-  WHERE lower(btrim(name)) = ANY ('{authorization,proxy-authorization,host,content-length,content-type,content-encoding,
-    transfer-encoding,connection,keep-alive,proxy-connection,te,trailer,upgrade,expect,idempotency-key,signature,
-    signature-input,message-id,message_id}'::text[])
+  WHERE lower(btrim(name) COLLATE "C") = ANY ('{authorization,proxy-authorization,host,content-length,content-type,
+    content-encoding,accept-encoding,transfer-encoding,connection,keep-alive,proxy-connection,te,trailer,upgrade,expect,
+    idempotency-key,signature,signature-input,message-id,message_id,traceparent}'::text[])
   LIMIT 1;
   IF owned IS NOT NULL THEN
     RETURN format('%s is set by the downstream''s kind or contract and must not be given', quote_ident(left(owned, 40)));
@@ -315,10 +315,17 @@ BEGIN
         THEN ARRAY['payload', format('must be at most %s bytes', m.payload_limit), 'Send a reference to what is larger.']
       WHEN octet_length(n.body) > m.payload_limit
         THEN ARRAY['body', format('must be at most %s bytes', m.payload_limit), 'Send a reference to what is larger.']
+      WHEN n.content_type IS NOT NULL AND n.body IS NULL
+        THEN ARRAY['content_type', 'goes with body only', 'Leave it null where there is no body; payload is always JSON.']
       WHEN n.content_type !~ '^[!-~]([ -~]{0,253}[!-~])?$'
         THEN ARRAY['content_type', 'must be 1 to 255 printable ASCII characters', 'For example text/plain; charset=utf-8.']
       WHEN n.headers IS NOT NULL AND aftercommit.headers_problem(n.headers) IS NOT NULL
         THEN ARRAY['headers', aftercommit.headers_problem(n.headers), 'For example {"X-Tenant": "blue"}.']
+      WHEN length(n.target) NOT BETWEEN 1 AND 2048
+        THEN ARRAY['target', 'must be 1 to 2048 characters', 'Leave it null for the downstream itself.']
+      WHEN n.trace_context !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?$' OR length(n.trace_context) > 512
+        THEN ARRAY['trace_context', 'must be a W3C traceparent',
+          'For example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01.']
       WHEN jsonb_typeof(n.metadata) <> 'object'
         THEN ARRAY['metadata', 'must be a JSON object', 'For example {"order": "A-17"}.']
       WHEN n.due_at < '1970-01-01Z' OR n.due_at >= '10000-01-01Z'
@@ -364,6 +371,24 @@ CREATE TRIGGER effects_inserted AFTER INSERT ON aftercommit.effects
   REFERENCING NEW TABLE AS fresh
   FOR EACH STATEMENT EXECUTE FUNCTION aftercommit.on_insert();
 
+-- A null where there must be none, in the words of the other checks: what a NOT NULL says has no hint. Called for such a row
+-- only.
+CREATE FUNCTION aftercommit.on_null() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF NEW.downstream IS NULL THEN
+    RAISE EXCEPTION USING ERRCODE = '23502', MESSAGE = 'effects.downstream must not be null',
+      SCHEMA = 'aftercommit', TABLE = 'effects', COLUMN = 'downstream', HINT = 'Name a downstream of the configuration.';
+  END IF;
+  RAISE EXCEPTION USING ERRCODE = '23502', MESSAGE = 'effects.idempotency_key must not be null',
+    SCHEMA = 'aftercommit', TABLE = 'effects', COLUMN = 'idempotency_key',
+    HINT = 'Leave it out for a random UUID; a business identity is better.';
+END
+$$;
+
+CREATE TRIGGER effects_null BEFORE INSERT ON aftercommit.effects
+  FOR EACH ROW WHEN (NEW.downstream IS NULL OR NEW.idempotency_key IS NULL) EXECUTE FUNCTION aftercommit.on_null();
+
 -- The key that (scope, request key, name) determine: each part with its length in front (64 bits, big-endian), SHA-256,
 -- the first 16 bytes as a UUIDv8. The same bytes as key.rs.
 CREATE FUNCTION aftercommit.derive_key(scope text, request_key text, name text) RETURNS text
@@ -383,6 +408,17 @@ BEGIN
   bytes := set_byte(bytes, 6, (get_byte(bytes, 6) & 15) | 128);
   bytes := set_byte(bytes, 8, (get_byte(bytes, 8) & 63) | 128);
   RETURN encode(bytes, 'hex')::uuid::text;
+END
+$$;
+
+-- Why a downstream cannot take a key, null when it can: the library asks before it writes, since an error aborts the
+-- caller's transaction. Tells nothing that the INSERT would not.
+CREATE FUNCTION aftercommit.key_refusal(downstream text, idempotency_key text) RETURNS text
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+BEGIN
+  RETURN (SELECT aftercommit.key_problem(idempotency_key, d.key_prefix, d.key_min_len, d.key_max_len, d.key_charset)
+          FROM (SELECT) AS one LEFT JOIN aftercommit.downstreams AS d ON d.name = downstream);
 END
 $$;
 
@@ -557,9 +593,13 @@ CREATE VIEW aftercommit.status_of_all AS
 -- (downstream, key) here, and by anything else in status_of_all.
 CREATE VIEW aftercommit.status WITH (security_barrier) AS
   SELECT id, downstream, operation, idempotency_key, state, held_by, attempts, due_at, first_sent_at, safe_until, lease_until,
-         worker, last_outcome, last_error, response_status, response, metadata, superseded_by, created_at, finished_at,
-         token, response_raw, response_truncated, enqueued_by
-  FROM aftercommit.status_of_all
+         worker, last_outcome, last_error, response_status, CASE WHEN answers THEN response END AS response, metadata,
+         superseded_by, created_at, finished_at, token, CASE WHEN answers THEN response_raw END AS response_raw,
+         response_truncated, enqueued_by
+  -- Who may see every effect need not see what was answered: of others, only who may read it there.
+  FROM aftercommit.status_of_all, LATERAL (SELECT
+    (SELECT has_column_privilege('aftercommit.status_of_all', 'response', 'SELECT'))
+    OR enqueued_by = (SELECT coalesce(nullif(current_setting('role'), 'none'), session_user::text))) AS may (answers)
   WHERE (SELECT has_any_column_privilege('aftercommit.status_of_all', 'SELECT'))
      OR enqueued_by = (SELECT coalesce(nullif(current_setting('role'), 'none'), session_user::text));
 
@@ -600,7 +640,8 @@ BEGIN
       ON aftercommit.effects TO aftercommit_app;
     GRANT SELECT (id, downstream, idempotency_key) ON aftercommit.effects TO aftercommit_app;
     GRANT SELECT ON aftercommit.status, aftercommit.pending, aftercommit.unfinished TO aftercommit_app;
-    GRANT EXECUTE ON FUNCTION aftercommit.enqueue, aftercommit.derive_key, aftercommit.existing TO aftercommit_app;
+    GRANT EXECUTE ON FUNCTION aftercommit.enqueue, aftercommit.derive_key, aftercommit.existing,
+      aftercommit.key_refusal TO aftercommit_app;
   END IF;
 
   IF to_regrole('aftercommit_worker') IS NOT NULL THEN
@@ -608,9 +649,10 @@ BEGIN
     GRANT SELECT ON ALL TABLES IN SCHEMA aftercommit TO aftercommit_worker;
     GRANT INSERT, UPDATE, DELETE ON aftercommit.queue, aftercommit.claims, aftercommit.outcomes, aftercommit.workers,
       aftercommit.counters, aftercommit.operations, aftercommit.downstreams TO aftercommit_worker;
-    GRANT INSERT ON aftercommit.attempts, aftercommit.terms, aftercommit.audit TO aftercommit_worker;
+    GRANT INSERT ON aftercommit.attempts, aftercommit.terms TO aftercommit_worker;
     GRANT USAGE ON SEQUENCE aftercommit.tokens TO aftercommit_worker;
-    GRANT EXECUTE ON FUNCTION aftercommit.existing, aftercommit.derive_key TO aftercommit_worker;
+    GRANT EXECUTE ON FUNCTION aftercommit.existing, aftercommit.key_refusal, aftercommit.derive_key
+      TO aftercommit_worker;
   END IF;
 
   IF to_regrole('aftercommit_viewer') IS NOT NULL THEN

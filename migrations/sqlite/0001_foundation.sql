@@ -84,7 +84,7 @@ CREATE TABLE aftercommit_effects (
     content_type    TEXT,
     headers         TEXT CHECK (headers IS NULL OR (json_valid(headers) AND json_type(headers) = 'object')),
     target          TEXT,
-    due_at          INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) CHECK (typeof(due_at) = 'integer'),
+    due_at          INTEGER DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) CHECK (due_at IS NULL OR typeof(due_at) = 'integer'),
     expires_at      INTEGER CHECK (expires_at IS NULL OR typeof(expires_at) = 'integer'),
     ordering_key    TEXT CHECK (ordering_key IS NULL),
     needs           TEXT CHECK (needs IS NULL),
@@ -218,8 +218,8 @@ BEGIN
             OR NEW.downstream GLOB '*[^ -~]*' OR NEW.downstream GLOB ' *' OR NEW.downstream GLOB '* '
         THEN RAISE(ABORT, 'aftercommit: column downstream: must be a name of the configuration, 1 to 128 printable ASCII characters')
     WHEN NEW.operation IS NOT NULL AND (typeof(NEW.operation) <> 'text'
-            OR length(NEW.operation) NOT BETWEEN 1 AND 255 OR instr(NEW.operation, char(0)) > 0)
-        THEN RAISE(ABORT, 'aftercommit: column operation: must be a named operation of the downstream, or null for its default')
+            OR length(NEW.operation) NOT BETWEEN 1 AND 128 OR instr(NEW.operation, char(0)) > 0)
+        THEN RAISE(ABORT, 'aftercommit: column operation: must be 1 to 128 characters, or null for the downstream''s default operation')
     -- Printable ASCII has one byte per character; a NUL would end the text for length() and GLOB, so bytes are counted too.
     WHEN typeof(NEW.idempotency_key) <> 'text' OR length(NEW.idempotency_key) NOT BETWEEN 1 AND 255
             OR length(CAST(NEW.idempotency_key AS BLOB)) <> length(NEW.idempotency_key)
@@ -229,7 +229,7 @@ BEGIN
     WHEN NEW.payload IS NOT NULL AND typeof(NEW.payload) <> 'text'
         THEN RAISE(ABORT, 'aftercommit: column payload: must be JSON as text (use body for anything else)')
     WHEN length(CAST(NEW.payload AS BLOB)) > coalesce(
-            (SELECT CAST(value AS INTEGER) FROM aftercommit_meta WHERE key = 'payload_len_max'), 1048576)
+            (SELECT CAST(value AS INTEGER) FROM aftercommit_meta WHERE key = 'payload_limit'), 1048576)
         THEN RAISE(ABORT, 'aftercommit: column payload: is larger than the limit (1 MiB unless configured otherwise)')
     WHEN NEW.payload IS NOT NULL AND (instr(NEW.payload, char(0)) > 0 OR NOT json_valid(NEW.payload))
         THEN RAISE(ABORT, 'aftercommit: column payload: is not JSON')
@@ -238,12 +238,12 @@ BEGIN
     WHEN NEW.body IS NOT NULL AND typeof(NEW.body) <> 'blob'
         THEN RAISE(ABORT, 'aftercommit: column body: must be a BLOB')
     WHEN length(NEW.body) > coalesce(
-            (SELECT CAST(value AS INTEGER) FROM aftercommit_meta WHERE key = 'payload_len_max'), 1048576)
+            (SELECT CAST(value AS INTEGER) FROM aftercommit_meta WHERE key = 'payload_limit'), 1048576)
         THEN RAISE(ABORT, 'aftercommit: column body: is larger than the limit (1 MiB unless configured otherwise)')
     WHEN NEW.content_type IS NOT NULL AND (NEW.body IS NULL OR typeof(NEW.content_type) <> 'text'
             OR length(NEW.content_type) NOT BETWEEN 1 AND 255
             OR length(CAST(NEW.content_type AS BLOB)) <> length(NEW.content_type)
-            OR NEW.content_type GLOB '*[^ -~]*')
+            OR NEW.content_type GLOB '*[^ -~]*' OR NEW.content_type GLOB ' *' OR NEW.content_type GLOB '* ')
         THEN RAISE(ABORT, 'aftercommit: column content_type: must be the printable ASCII type of body, and goes with body only')
     WHEN NEW.headers IS NOT NULL AND (typeof(NEW.headers) <> 'text' OR instr(NEW.headers, char(0)) > 0
             OR NOT json_valid(NEW.headers))
@@ -252,12 +252,14 @@ BEGIN
         THEN RAISE(ABORT, 'aftercommit: column headers: must be a JSON object')
     WHEN NEW.headers IS NOT NULL AND EXISTS (
             SELECT 1 FROM json_each(NEW.headers) AS header
-            WHERE lower(trim(header.key)) IN ('idempotency-key', 'authorization', 'proxy-authorization', 'host',
-                'content-length', 'transfer-encoding', 'content-encoding', 'connection', 'signature', 'signature-input',
-                'message-id', 'message_id'))
+            WHERE lower(trim(header.key)) IN ('authorization', 'proxy-authorization', 'host', 'content-length',
+                'content-type', 'content-encoding', 'accept-encoding', 'transfer-encoding', 'connection', 'keep-alive',
+                'proxy-connection', 'te', 'trailer', 'upgrade', 'expect', 'idempotency-key', 'signature', 'signature-input',
+                'message-id', 'message_id', 'traceparent'))
         THEN RAISE(ABORT, 'aftercommit: column headers: names a header that the downstream''s kind or contract owns (key, authorization, host, length, encoding, signature, message id)')
-    -- A line end in a header would begin another one.
-    WHEN NEW.headers IS NOT NULL AND (instr(NEW.headers, '\u0000') > 0 OR EXISTS (
+    -- A line end in a header would begin another one. Escaped backslashes are taken out in pairs, so that only a real escape
+    -- of U+0000 is found.
+    WHEN NEW.headers IS NOT NULL AND (instr(replace(NEW.headers, '\\', ''), '\u0000') > 0 OR EXISTS (
             SELECT 1 FROM json_each(NEW.headers) AS header
             WHERE header.key = '' OR header.key GLOB '*[' || char(1) || '-' || char(31) || char(127) || ']*'
                 OR header.value GLOB '*[' || char(1) || '-' || char(8) || char(10) || '-' || char(31) || char(127) || ']*'))
@@ -265,7 +267,8 @@ BEGIN
     WHEN NEW.target IS NOT NULL AND (typeof(NEW.target) <> 'text' OR length(NEW.target) NOT BETWEEN 1 AND 2048
             OR instr(NEW.target, char(0)) > 0)
         THEN RAISE(ABORT, 'aftercommit: column target: must be text of 1 to 2048 characters')
-    WHEN typeof(NEW.due_at) <> 'integer' OR NEW.due_at NOT BETWEEN 946684800000000 AND 253402300799999999
+    WHEN NEW.due_at IS NOT NULL AND (typeof(NEW.due_at) <> 'integer'
+            OR NEW.due_at NOT BETWEEN 946684800000000 AND 253402300799999999)
         THEN RAISE(ABORT, 'aftercommit: column due_at: must be integer microseconds since 1970 (not seconds), within the years 2000 to 9999')
     WHEN NEW.expires_at IS NOT NULL AND (typeof(NEW.expires_at) <> 'integer'
             OR NEW.expires_at NOT BETWEEN 946684800000000 AND 253402300799999999)
@@ -283,12 +286,14 @@ BEGIN
     WHEN NEW.metadata IS NOT NULL AND (typeof(NEW.metadata) <> 'text' OR instr(NEW.metadata, char(0)) > 0
             OR NOT json_valid(NEW.metadata))
         THEN RAISE(ABORT, 'aftercommit: column metadata: must be a JSON object')
-    WHEN NEW.metadata IS NOT NULL AND (json_type(NEW.metadata) <> 'object' OR instr(NEW.metadata, '\u0000') > 0)
+    WHEN NEW.metadata IS NOT NULL AND (json_type(NEW.metadata) <> 'object' OR instr(replace(NEW.metadata, '\\', ''), '\u0000') > 0)
         THEN RAISE(ABORT, 'aftercommit: column metadata: must be a JSON object without U+0000')
     WHEN NEW.trace_context IS NOT NULL AND (typeof(NEW.trace_context) <> 'text'
             OR length(NEW.trace_context) NOT BETWEEN 1 AND 512
             OR length(CAST(NEW.trace_context AS BLOB)) <> length(NEW.trace_context)
-            OR NEW.trace_context GLOB '*[^ -~]*')
+            OR NEW.trace_context GLOB '*[^!-~]*'
+            OR NEW.trace_context || '-' NOT GLOB
+                replace('##-################################-################-##-', '#', '[0-9a-f]') || '*')
         THEN RAISE(ABORT, 'aftercommit: column trace_context: must be a W3C traceparent')
     WHEN typeof(NEW.created_at) <> 'integer' OR abs(NEW.created_at - CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) > 1000000
         THEN RAISE(ABORT, 'aftercommit: column created_at: is written by the database (leave it out)')
@@ -321,15 +326,15 @@ BEGIN
     INSERT INTO aftercommit_queue (id, downstream, lane, due_at, sweep_at, expires_at)
     VALUES (NEW.id, NEW.downstream,
             -- Ready by the clock that gave `due_at` its default: another process's clock may be behind it.
-            CASE WHEN NEW.due_at <= (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000 + 999) THEN 'r' ELSE 't' END,
-            NEW.due_at, NEW.expires_at, NEW.expires_at);
+            CASE WHEN NEW.due_at IS NULL OR NEW.due_at <= (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000 + 999) THEN 'r' ELSE 't' END,
+            coalesce(NEW.due_at, NEW.created_at), NEW.expires_at, NEW.expires_at);
 END;
 
 CREATE VIEW aftercommit_attempt_log AS
-SELECT effect_id, number AS attempt, token, worker, started_at, ended_at, phase, outcome, response_status, error
+SELECT effect_id, number AS attempt, token, worker, started_at, ended_at, phase, outcome, response_status, error, late
 FROM aftercommit_attempts
 UNION ALL
-SELECT effect_id, number, token, worker, started_at, ended_at, phase, 'applied', response_status, NULL
+SELECT effect_id, number, token, worker, started_at, ended_at, phase, 'applied', response_status, NULL, 0
 FROM aftercommit_outcomes
 WHERE phase IS NOT NULL;
 
@@ -356,7 +361,7 @@ SELECT e.id, e.downstream, e.operation, e.idempotency_key,
             WHERE served.value = e.downstream AND w.seen_at > CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000 - 30000000) THEN 'unserved'
     END AS held_by,
     coalesce(o.number, q.number, 0) AS attempts,
-    CASE WHEN o.effect_id IS NULL THEN q.due_at ELSE e.due_at END AS due_at,
+    CASE WHEN o.effect_id IS NULL THEN q.due_at ELSE coalesce(e.due_at, e.created_at) END AS due_at,
     q.first_sent_at,
     CASE
         WHEN q.first_sent_at IS NULL OR coalesce(today.dedupe, pinned.dedupe) <> 'key' THEN NULL
@@ -392,5 +397,5 @@ CREATE VIEW aftercommit_unfinished AS
 SELECT * FROM aftercommit_status
 WHERE id IN (SELECT id FROM aftercommit_queue);
 
-INSERT INTO aftercommit_meta (key, value) VALUES ('installation', lower(hex(randomblob(16))));
+INSERT INTO aftercommit_meta (key, value) VALUES ('installation', lower(hex(randomblob(16)))), ('payload_limit', '1048576');
 INSERT INTO aftercommit_schema_version (version, applied_at) VALUES (1, CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000);

@@ -2,10 +2,18 @@
 
 use std::time::Duration;
 
-use aftercommit::{Enqueued, IdempotencyKey, NewEffect, error::EnqueueError, state::State};
+use aftercommit::{
+    Enqueued, IdempotencyKey, NewEffect,
+    contract::{Contract, KeyCharset, KeyRule},
+    effect::InvalidEffect,
+    error::EnqueueError,
+    state::State,
+};
 
 use super::stage::Stage;
-use crate::support::{Chance, Engine, TestDatabase, Tx, on_every_database, on_postgres, within};
+use crate::support::{
+    Chance, Engine, TestDatabase, Tx, Worker, on_every_database, on_postgres, registered, terms, within,
+};
 
 on_every_database! {
     a_plain_insert_is_claimable_once_it_committed,
@@ -19,6 +27,8 @@ on_every_database! {
     a_bulk_answers_for_each_effect_in_input_order,
     bulks_in_any_order_do_not_deadlock,
     keys_are_compared_byte_by_byte,
+    a_key_that_its_downstream_cannot_take_fails_alone,
+    what_the_database_refuses_names_its_column,
 }
 
 on_postgres! { a_snapshot_that_is_too_old_is_told_to_retry }
@@ -290,4 +300,55 @@ async fn keys_are_compared_byte_by_byte(db: &TestDatabase) {
         assert!(error.to_string().contains("idempotency_key"), "{error}");
     }
     assert_eq!(rows(db, "effects").await, 8);
+}
+
+/// The column that an enqueueing was refused for.
+fn refused_column(told: &Result<Enqueued, EnqueueError>) -> Option<&'static str> {
+    match told {
+        Err(EnqueueError::Invalid(InvalidEffect::Column { column, .. })) => Some(column),
+        _ => None,
+    }
+}
+
+async fn a_key_that_its_downstream_cannot_take_fails_alone(db: &TestDatabase) {
+    let key = KeyRule { min_len: 1, max_len: 8, charset: KeyCharset::Token };
+    let short = terms(Contract { key, ..Contract::key(None) });
+    Worker::start(&db.store, "w1", vec![registered("pay", short)]).await;
+    let mut tx = db.sql.begin().await;
+    let keys = ["k1", "far-too-long", "k2", "a/b", "k1"];
+    let told = tx.enqueue_many(keys.map(effect).into()).await.expect("the others are written");
+    let columns: Vec<_> = told.iter().map(refused_column).collect();
+    assert_eq!(columns, [None, Some("idempotency_key"), None, Some("idempotency_key"), None]);
+    assert!(matches!(told[4], Ok(Enqueued::Pending(_))), "{told:?}");
+    let one = tx.enqueue(effect("far-too-long")).await;
+    assert_eq!(refused_column(&one), Some("idempotency_key"), "{one:?}");
+    tx.enqueue(effect("k3")).await.expect("the transaction goes on");
+    tx.commit().await;
+    assert_eq!(rows(db, "effects").await, 3);
+}
+
+async fn what_the_database_refuses_names_its_column(db: &TestDatabase) {
+    let later = db.now().await.plus(Duration::from_secs(u64::from(u32::MAX) * 100));
+    let bad = [
+        ("downstream", NewEffect::to(" pay")),
+        ("operation", NewEffect::to("pay").operation("")),
+        ("target", NewEffect::to("pay").target("")),
+        ("content_type", NewEffect::to("pay").body("text/\n", "x")),
+        ("headers", NewEffect::to("pay").headers(&serde_json::json!({"Host": "x"})).expect("an object")),
+        ("due_at", NewEffect::to("pay").due_at(later)),
+        ("expires_at", NewEffect::to("pay").expires_at(later)),
+        ("trace_context", NewEffect::to("pay").trace_context("?")),
+    ];
+    for (column, effect) in bad {
+        let told = db.sql.enqueue(effect.clone()).await;
+        assert_eq!(refused_column(&told), Some(column), "{told:?}");
+        let mut tx = db.sql.begin().await;
+        let told = match tx.enqueue_many(vec![effect]).await {
+            Ok(mut told) => told.remove(0),
+            Err(outer) => Err(outer),
+        };
+        assert_eq!(refused_column(&told), Some(column), "{told:?}");
+        tx.rollback().await;
+    }
+    assert_eq!(rows(db, "effects").await, 0);
 }

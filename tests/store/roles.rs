@@ -9,6 +9,8 @@ on_postgres! {
     an_application_can_do_its_three_things,
     an_application_can_do_nothing_else,
     an_application_sees_its_own_effects_only,
+    an_application_that_may_view_sees_no_answer_of_others,
+    a_worker_cannot_write_what_people_did,
     the_catalog_grants_an_application_nothing_more,
     a_trigger_function_cannot_be_attached,
     every_definer_function_has_a_fixed_search_path,
@@ -48,6 +50,7 @@ async fn an_application_can_do_its_three_things(db: &TestDatabase) {
         "SELECT id FROM aftercommit.effects WHERE downstream = 'pay' AND idempotency_key = 'k1'".to_owned(),
         "SELECT * FROM aftercommit.enqueue('pay', '{}', 'k1')".to_owned(),
         "SELECT * FROM aftercommit.enqueue('pay', '{\"a\":1}', 'k2', metadata => '{}')".to_owned(),
+        "SELECT aftercommit.key_refusal('pay', 'k3')".to_owned(),
         "SELECT state, attempts FROM aftercommit.status WHERE downstream = 'pay' AND idempotency_key = 'k1'"
             .to_owned(),
     ];
@@ -132,6 +135,41 @@ async fn an_application_sees_its_own_effects_only(db: &TestDatabase) {
     assert_eq!(seen, 3, "who may see all does");
 }
 
+async fn an_application_that_may_view_sees_no_answer_of_others(db: &TestDatabase) {
+    let stage = Stage::by_key(db, "pay").await;
+    let claim = stage.claimed(db, "theirs").await;
+    stage.done(Settling::of(&claim).succeed()).await;
+    let name = role();
+    let mut session = application(db, &name).await;
+    db.sql.execute(&format!("GRANT aftercommit_viewer TO {name}")).await;
+    on_session(&mut session, INSERT).await.expect("it may write");
+    let claim = stage.worker.claim_one("pay").await;
+    stage.done(Settling::of(&claim).succeed()).await;
+    for view in ["status", "status WHERE response IS NOT NULL OR idempotency_key = 'theirs'"] {
+        let sql = format!("SELECT idempotency_key AS key, state, response FROM aftercommit.{view}");
+        let rows = on_session(&mut session, &sql).await.expect("it may");
+        let mut seen: Vec<_> =
+            rows.iter().map(|row| (row["key"].as_deref(), row["response"].as_deref())).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, [(Some("k1"), Some(r#"{"ok":true}"#)), (Some("theirs"), None)], "{view}");
+    }
+    db.sql.execute(&format!("REVOKE aftercommit_app FROM {name}")).await;
+    let viewed = "SELECT idempotency_key, state FROM aftercommit.status";
+    assert_eq!(on_session(&mut session, viewed).await.expect("it may").len(), 2, "who only views sees all");
+    let answers = on_session(&mut session, "SELECT response FROM aftercommit.status").await;
+    assert!(answers.is_err(), "but no answers");
+    gone(db, session, &name).await;
+    assert_eq!(db.sql.number("SELECT count(response) FROM aftercommit.status").await, 2);
+}
+
+async fn a_worker_cannot_write_what_people_did(db: &TestDatabase) {
+    for privilege in ["INSERT", "UPDATE", "DELETE", "TRUNCATE"] {
+        let sql =
+            format!("SELECT has_table_privilege('aftercommit_worker', 'aftercommit.audit', '{privilege}')");
+        assert_eq!(db.sql.scalar(&sql).await.as_deref(), Some("f"), "{privilege}");
+    }
+}
+
 async fn the_catalog_grants_an_application_nothing_more(db: &TestDatabase) {
     let relations = "SELECT c.relname AS name, p.privilege FROM pg_class c, \
        unnest(ARRAY['SELECT','INSERT','UPDATE','DELETE','TRUNCATE','REFERENCES','TRIGGER']) AS p (privilege) \
@@ -159,7 +197,9 @@ async fn the_catalog_grants_an_application_nothing_more(db: &TestDatabase) {
         db.sql.rows(functions).await.iter().map(|row| row["name"].clone().unwrap_or_default()).collect();
     assert!(callable.contains(&"enqueue".to_owned()), "{callable:?}");
     assert!(
-        callable.iter().all(|name| matches!(name.as_str(), "enqueue" | "derive_key" | "existing")),
+        callable
+            .iter()
+            .all(|name| matches!(name.as_str(), "enqueue" | "derive_key" | "existing" | "key_refusal")),
         "an application may call: {callable:?}"
     );
     let public = "SELECT p.proname AS name, 'EXECUTE' AS privilege FROM pg_proc p WHERE p.pronamespace = 'aftercommit'::regnamespace \

@@ -19,6 +19,11 @@ on_every_database! {
     a_payload_or_body_above_the_limit_is_refused_by_name,
     one_bad_row_refuses_its_statement,
     an_unknown_downstream_is_accepted,
+    names_that_the_contract_owns_are_refused_by_name,
+    bad_texts_are_refused_by_name,
+    a_missing_value_is_refused_by_name,
+    only_a_real_escape_of_u0000_is_refused,
+    no_due_time_is_now,
 }
 on_postgres! { the_database_writes_id_and_author, a_refusal_prints_no_payload }
 on_sqlite! { conflict_clauses_do_not_get_past_the_checks, values_of_another_type_are_refused_by_name }
@@ -275,7 +280,6 @@ async fn values_of_another_type_are_refused_by_name(db: &TestDatabase) {
         ("payload", "x'7b7d'"),
         ("body", "'text'"),
         ("headers", "17"),
-        ("due_at", "NULL"),
         ("id", "17"),
         ("created_at", "17"),
         ("enqueued_by", "'me'"),
@@ -283,4 +287,91 @@ async fn values_of_another_type_are_refused_by_name(db: &TestDatabase) {
         refused_value(db, column, value).await;
     }
     nothing_was_written(db).await;
+}
+
+async fn names_that_the_contract_owns_are_refused_by_name(db: &TestDatabase) {
+    let owned = "authorization proxy-authorization host content-length content-type content-encoding accept-encoding \
+                 transfer-encoding connection keep-alive proxy-connection te trailer upgrade expect idempotency-key \
+                 signature signature-input message-id message_id traceparent";
+    for name in owned.split_whitespace().flat_map(|name| [name.to_owned(), name.to_uppercase()]) {
+        refused_value(db, "headers", &format!("'{{\"X-A\": \"b\", \"{name}\": \"x\"}}'")).await;
+    }
+    nothing_was_written(db).await;
+}
+
+async fn bad_texts_are_refused_by_name(db: &TestDatabase) {
+    let long = |length: usize| format!("'{}'", "x".repeat(length));
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let bad = [
+        ("operation", "''".to_owned()),
+        ("operation", long(129)),
+        ("target", "''".to_owned()),
+        ("target", long(2049)),
+        ("content_type", "'text/plain'".to_owned()),
+        ("trace_context", "''".to_owned()),
+        ("trace_context", "'trace'".to_owned()),
+        ("trace_context", format!("'{}'", trace.to_uppercase())),
+        ("trace_context", format!("' {trace}'")),
+        ("trace_context", format!("'{trace}x'")),
+        ("trace_context", format!("'{}'", &trace[..54])),
+        ("trace_context", format!("'{trace}-{}'", "x".repeat(512))),
+    ];
+    for (column, value) in &bad {
+        refused_value(db, column, value).await;
+    }
+    let bytes = if db.engine == Engine::Postgres { r"'\x00'" } else { "x'00'" };
+    for value in ["' text/plain'", "'text/plain '", "'text/\u{e4}'"] {
+        refused(db, "content_type", &insert_sql("pay", "k", &[("body", bytes), ("content_type", value)]))
+            .await;
+    }
+    nothing_was_written(db).await;
+    let later_version = format!("'cc{}-what-comes'", &trace[2..]);
+    for (key, column, value) in [
+        ("k1", "operation", long(128)),
+        ("k2", "target", long(2048)),
+        ("k3", "trace_context", format!("'{trace}'")),
+        ("k4", "trace_context", later_version),
+    ] {
+        db.insert_with("pay", key, &[(column, &value)]).await;
+    }
+}
+
+async fn a_missing_value_is_refused_by_name(db: &TestDatabase) {
+    for (column, values) in [("downstream", "NULL, 'k'"), ("idempotency_key", "'pay', NULL")] {
+        let insert =
+            format!("INSERT INTO aftercommit.effects (downstream, idempotency_key) VALUES ({values})");
+        refused(db, column, &insert).await;
+    }
+    nothing_was_written(db).await;
+}
+
+async fn only_a_real_escape_of_u0000_is_refused(db: &TestDatabase) {
+    for (number, text) in
+        [r#"{"a":"\\u0000"}"#, r#"{"a":"\\\\u0000", "b\\u0000":"\""}"#].into_iter().enumerate()
+    {
+        for column in ["metadata", "headers"] {
+            db.insert_with("pay", &format!("{column}-{number}"), &[(column, &format!("'{text}'"))]).await;
+        }
+    }
+    for text in [r#"{"a":"\u0000"}"#, r#"{"a":"\\\u0000"}"#, r#"{"\u0000":"a"}"#] {
+        for column in ["metadata", "headers"] {
+            // PostgreSQL's jsonb refuses it by itself, in its own words.
+            let error = db.sql.refused(&insert_sql("pay", "k", &[(column, &format!("'{text}'"))])).await;
+            let said = error.to_string();
+            let own = db.engine == Engine::Postgres && said.contains("Unicode");
+            assert!(said.contains(column) || own, "{column} {text}: {said}");
+        }
+    }
+}
+
+async fn no_due_time_is_now(db: &TestDatabase) {
+    let stage = Stage::by_key(db, "pay").await;
+    let id = db.insert_with("pay", "k", &[("due_at", "NULL")]).await;
+    let status = db.status(id).await;
+    assert_eq!(status.state, aftercommit::state::State::Ready);
+    let due_at = status.due_at.expect("now is a time");
+    assert!(due_at.since(db.now().await) < std::time::Duration::from_secs(60), "{due_at}");
+    let claim = stage.worker.claim_one("pay").await;
+    stage.done(Settling::of(&claim).succeed()).await;
+    assert!(db.status(id).await.due_at.is_some(), "also once it has ended");
 }

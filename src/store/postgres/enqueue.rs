@@ -3,17 +3,18 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use sqlx::{PgConnection, Row};
+use sqlx::{PgConnection, Row, postgres::PgDatabaseError};
 
 use crate::{
     clock::Timestamp,
-    effect::{EffectId, IdempotencyKey, InvalidEffect, NewEffect},
+    effect::{COLUMNS, EffectId, IdempotencyKey, InvalidEffect, NewEffect},
     enqueue::{Enqueue, Enqueued, Receipt},
     error::EnqueueError,
     state::State,
 };
 
-/// Sorted, so that two batches wait for each other's keys in one order only. Served by the unique key.
+/// A key that its downstream cannot take is left out: the trigger would refuse all of them, and the caller's transaction
+/// with them. Sorted, so that two batches wait for each other's keys in one order only. Served by the unique key.
 const INSERT: &str = "INSERT INTO aftercommit.effects (downstream, operation, idempotency_key, payload, body, content_type,
   headers, target, due_at, expires_at, metadata, trace_context)
 SELECT n.downstream, n.operation, n.idempotency_key, n.payload::json, n.body, n.content_type, n.headers::json, n.target,
@@ -22,16 +23,18 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::tex
   $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[])
   AS n (downstream, operation, idempotency_key, payload, body, content_type, headers, target, due_at, expires_at, metadata,
     trace_context)
+WHERE aftercommit.key_refusal(n.downstream, n.idempotency_key) IS NULL
 ORDER BY n.downstream COLLATE \"C\", n.idempotency_key COLLATE \"C\"
 ON CONFLICT (downstream, idempotency_key) DO NOTHING
 RETURNING id, downstream, idempotency_key, clock_timestamp() AS now_at";
 
-/// What an application may not read about an effect, it may ask: is it this request?
-const EXISTING: &str = "SELECT n.ord, x.id, x.state, x.identical
+/// What an application may not read about an effect, it may ask: is it this request? Or why it was left out.
+const EXISTING: &str = "SELECT n.ord, x.id, x.state, x.identical,
+  CASE WHEN x.id IS NULL THEN aftercommit.key_refusal(n.downstream, n.idempotency_key) END AS refusal
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[])
   WITH ORDINALITY AS n (downstream, idempotency_key, operation, payload, body, content_type, headers, target, ord)
-CROSS JOIN LATERAL aftercommit.existing(n.downstream, n.idempotency_key, n.operation, n.payload, n.body, n.content_type,
-  n.headers, n.target) AS x";
+LEFT JOIN LATERAL aftercommit.existing(n.downstream, n.idempotency_key, n.operation, n.payload, n.body, n.content_type,
+  n.headers, n.target) AS x ON true";
 
 /// A key that is taken and freed again and again is somebody's mistake; it must not hold this transaction for ever.
 const ROUNDS: usize = 100;
@@ -90,6 +93,18 @@ fn storable(effect: &NewEffect) -> Result<(), EnqueueError> {
     }
 }
 
+/// What the database's check refused, as a value: it names the column.
+fn refused(error: sqlx::Error) -> EnqueueError {
+    let said = error.as_database_error().and_then(|error| error.try_downcast_ref::<PgDatabaseError>());
+    let invalid = said.filter(|said| matches!(said.code(), "23514" | "23502")).and_then(|said| {
+        let column = COLUMNS.into_iter().find(|column| said.column() == Some(*column))?;
+        let words = said.message();
+        let problem = words.strip_prefix(&format!("effects.{column} ")).unwrap_or(words);
+        Some(InvalidEffect::column(column, problem))
+    });
+    invalid.map_or(EnqueueError::Database(error), EnqueueError::Invalid)
+}
+
 fn named(mut effect: NewEffect) -> (Name, NewEffect) {
     let key = effect.key.take().unwrap_or_else(IdempotencyKey::random);
     ((effect.downstream.clone(), key.as_str().to_owned()), effect)
@@ -118,7 +133,8 @@ async fn insert(
         .bind(column(|effect| effect.metadata.as_deref()))
         .bind(column(|effect| effect.trace_context.as_deref()))
         .fetch_all(connection)
-        .await?;
+        .await
+        .map_err(refused)?;
     let first: HashMap<(&str, &str), usize> =
         first.iter().map(|(name, index)| ((name.0.as_str(), name.1.as_str()), *index)).collect();
     let mut inserted = Vec::with_capacity(rows.len());
@@ -166,7 +182,12 @@ async fn existing(
             continue;
         };
         let ((downstream, key), _) = &items[index];
-        let id: i64 = row.try_get("id")?;
+        if let Some(problem) = row.try_get::<Option<String>, _>("refusal")? {
+            found.push((index, Err(InvalidEffect::column("idempotency_key", problem).into())));
+            continue;
+        }
+        // Neither there nor refused: whoever held the key has rolled back, and it is tried again.
+        let Some(id) = row.try_get::<Option<i64>, _>("id")? else { continue };
         if !row.try_get::<bool, _>("identical")? {
             let (downstream, key) = (downstream.clone(), key.clone());
             found.push((index, Err(EnqueueError::OtherRequest { downstream, key, id })));

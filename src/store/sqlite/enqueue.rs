@@ -6,7 +6,7 @@ use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 use super::row::{Fields, QUEUE_STATE};
 use crate::{
     clock::{Clock, SystemClock},
-    effect::{EffectId, IdempotencyKey, InvalidEffect, NewEffect},
+    effect::{COLUMNS, EffectId, IdempotencyKey, InvalidEffect, NewEffect},
     enqueue::{Enqueue, Enqueued, Receipt},
     error::EnqueueError,
     state::State,
@@ -14,21 +14,6 @@ use crate::{
 
 /// What the trigger says of a key that is taken.
 const TAKEN: &str = "already has an effect with this key";
-/// Columns that the trigger names.
-const COLUMNS: [&str; 12] = [
-    "downstream",
-    "operation",
-    "idempotency_key",
-    "payload",
-    "body",
-    "content_type",
-    "headers",
-    "target",
-    "due_at",
-    "expires_at",
-    "metadata",
-    "trace_context",
-];
 
 impl Enqueue for SqliteConnection {
     async fn enqueue_one(&mut self, effect: NewEffect) -> Result<Enqueued, EnqueueError> {

@@ -69,7 +69,7 @@ pub(super) async fn act(
 async fn adopt(conn: &mut SqliteConnection, id: i64) -> Result<(), sqlx::Error> {
     sqlx::query(
         "INSERT INTO aftercommit_queue (id, downstream, lane, first_sent_at, uncertain, sent_before, expires_at, note) \
-         SELECT e.id, e.downstream, 'd', max(e.created_at, e.due_at), 1, 1, e.expires_at, \
+         SELECT e.id, e.downstream, 'd', max(e.created_at, coalesce(e.due_at, e.created_at)), 1, 1, e.expires_at, \
              'it was neither queued nor finished: nobody knows what became of it' \
          FROM aftercommit_effects AS e WHERE e.id = ?1 \
              AND NOT EXISTS (SELECT 1 FROM aftercommit_queue WHERE id = ?1) \
