@@ -50,7 +50,7 @@ async fn an_application_can_do_its_three_things(db: &TestDatabase) {
         "SELECT id FROM aftercommit.effects WHERE downstream = 'pay' AND idempotency_key = 'k1'".to_owned(),
         "SELECT * FROM aftercommit.enqueue('pay', '{}', 'k1')".to_owned(),
         "SELECT * FROM aftercommit.enqueue('pay', '{\"a\":1}', 'k2', metadata => '{}')".to_owned(),
-        "SELECT aftercommit.key_refusal('pay', 'k3')".to_owned(),
+        "SELECT * FROM aftercommit.key_refusals('{pay}', '{k3}')".to_owned(),
         "SELECT state, attempts FROM aftercommit.status WHERE downstream = 'pay' AND idempotency_key = 'k1'"
             .to_owned(),
     ];
@@ -199,7 +199,7 @@ async fn the_catalog_grants_an_application_nothing_more(db: &TestDatabase) {
     assert!(
         callable
             .iter()
-            .all(|name| matches!(name.as_str(), "enqueue" | "derive_key" | "existing" | "key_refusal")),
+            .all(|name| matches!(name.as_str(), "enqueue" | "derive_key" | "existing" | "key_refusals")),
         "an application may call: {callable:?}"
     );
     let public = "SELECT p.proname AS name, 'EXECUTE' AS privilege FROM pg_proc p WHERE p.pronamespace = 'aftercommit'::regnamespace \

@@ -20,21 +20,22 @@ const INSERT: &str = "INSERT INTO aftercommit.effects (downstream, operation, id
 SELECT n.downstream, n.operation, n.idempotency_key, n.payload::json, n.body, n.content_type, n.headers::json, n.target,
   coalesce(n.due_at, clock_timestamp()), n.expires_at, n.metadata::jsonb, n.trace_context
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[],
-  $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[])
+  $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[]) WITH ORDINALITY
   AS n (downstream, operation, idempotency_key, payload, body, content_type, headers, target, due_at, expires_at, metadata,
-    trace_context)
-WHERE aftercommit.key_refusal(n.downstream, n.idempotency_key) IS NULL
+    trace_context, ord)
+WHERE n.ord NOT IN (SELECT r.ord FROM aftercommit.key_refusals($1::text[], $3::text[]) AS r)
 ORDER BY n.downstream COLLATE \"C\", n.idempotency_key COLLATE \"C\"
 ON CONFLICT (downstream, idempotency_key) DO NOTHING
 RETURNING id, downstream, idempotency_key, clock_timestamp() AS now_at";
 
 /// What an application may not read about an effect, it may ask: is it this request? Or why it was left out.
 const EXISTING: &str = "SELECT n.ord, x.id, x.state, x.identical,
-  CASE WHEN x.id IS NULL THEN aftercommit.key_refusal(n.downstream, n.idempotency_key) END AS refusal
+  CASE WHEN x.id IS NULL THEN r.problem END AS refusal
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[])
   WITH ORDINALITY AS n (downstream, idempotency_key, operation, payload, body, content_type, headers, target, ord)
 LEFT JOIN LATERAL aftercommit.existing(n.downstream, n.idempotency_key, n.operation, n.payload, n.body, n.content_type,
-  n.headers, n.target) AS x ON true";
+  n.headers, n.target) AS x ON true
+LEFT JOIN aftercommit.key_refusals($1::text[], $2::text[]) AS r ON r.ord = n.ord";
 
 /// A key that is taken and freed again and again is somebody's mistake; it must not hold this transaction for ever.
 const ROUNDS: usize = 100;
