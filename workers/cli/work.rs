@@ -126,7 +126,7 @@ async fn run_engine(
     // A task of its own: a signal must not drop a database call in the middle of its transaction.
     task.spawn(async move {
         if once {
-            engine.run_once().await
+            engine.run_once(inner).await
         } else if until_idle {
             engine.run_until_idle(inner).await
         } else {
