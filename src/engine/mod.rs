@@ -1,7 +1,7 @@
 //! The worker's engine: claim, attempt, decide, settle, sweep.
 //!
-//! [`intake`] claims (committed before the call), [`attempt`] carries one claim out, [`settle`] writes what was decided in
-//! batches, [`renew`] keeps leases alive from a thread of its own, [`sweep`] judges leases that ended. The loops live here
+//! `intake` claims (committed before the call), `attempt` carries one claim out, `settle` writes what was decided in
+//! batches, `renew` keeps leases alive from a thread of its own, `sweep` judges leases that ended. The loops live here
 //! once; what differs per database lives in `store`, what differs per downstream behind
 //! [`crate::downstream::Downstream`]. Only [`crate::decision`] decides.
 
