@@ -120,7 +120,7 @@ CREATE TABLE aftercommit.queue (
   id               bigint PRIMARY KEY,
   xid              xid8 NOT NULL DEFAULT pg_current_xact_id(),
   token            bigint NOT NULL DEFAULT 0,
-  due_at           timestamptz NOT NULL,
+  due_at           timestamptz,     -- of the next attempt or, in doubt, of the next probe: null where a person must say more
   sweep_at         timestamptz,     -- when the sweep must look at it if nobody claims it
   started_at       timestamptz,     -- first claim of the present history; never taken back
   first_sent_at    timestamptz,     -- when a request may first have been received, in the present history
@@ -522,7 +522,7 @@ CREATE VIEW aftercommit.status_of_all AS
                           WHERE w.seen_at > statement_timestamp() - interval '30 seconds' AND q.downstream = ANY (w.downstreams))
            THEN 'unserved' END AS held_by,
     coalesce(q.number, o.number, 0) AS attempts,
-    coalesce(q.due_at, e.due_at, e.created_at) AS due_at,
+    CASE WHEN o.effect_id IS NULL THEN q.due_at ELSE coalesce(e.due_at, e.created_at) END AS due_at,
     q.first_sent_at,
     CASE WHEN q.first_sent_at IS NULL OR coalesce(today.dedupe, sent.dedupe) <> 'key' THEN NULL
          -- A window that no one published promises nothing.

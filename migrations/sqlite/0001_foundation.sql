@@ -356,7 +356,7 @@ SELECT e.id, e.downstream, e.operation, e.idempotency_key,
             WHERE served.value = e.downstream AND w.seen_at > CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000 - 30000000) THEN 'unserved'
     END AS held_by,
     coalesce(o.number, q.number, 0) AS attempts,
-    CASE WHEN q.id IS NOT NULL THEN q.due_at ELSE e.due_at END AS due_at,
+    CASE WHEN o.effect_id IS NULL THEN q.due_at ELSE e.due_at END AS due_at,
     q.first_sent_at,
     CASE
         WHEN q.first_sent_at IS NULL OR coalesce(today.dedupe, pinned.dedupe) <> 'key' THEN NULL

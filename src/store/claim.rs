@@ -128,7 +128,8 @@ pub struct Settlement {
     /// The earliest time at which its last request cannot be travelling any more. Never moves back.
     pub quiet_at: Option<Timestamp>,
     /// When the sweep must look at it if nobody claims it before: `safe_until` of an uncertain effect, `expires_at` of a
-    /// certain one. A give-back leaves it as it is.
+    /// certain one. A give-back of a claim leaves it as it was (of one that a sweep parked meanwhile: `expires_at`); the
+    /// give-back of an overdue effect moves it here.
     pub sweep_at: Option<Timestamp>,
     /// What the downstream said: stored with the outcome.
     pub response: Option<Response>,
@@ -141,7 +142,8 @@ pub struct Settlement {
 pub enum Next {
     /// As [`crate::decision::decide`] said.
     Decided(Decision),
-    /// Given back unstarted: as it was before the claim, due as before.
+    /// Given back unstarted: as it was before the claim, due as before. One that a sweep parked meanwhile stays in doubt when
+    /// it is uncertain all the same. Of an overdue effect that may still be sent: only `sweep_at` moves.
     GiveBack,
 }
 

@@ -63,8 +63,9 @@ pub type TermsIds = Vec<(Arc<str>, Option<String>, i64)>;
 /// may repeat it. Dropping a future may leave a connection in a transaction: run these in tasks that are never aborted.
 #[async_trait::async_trait]
 pub trait Store: Send + Sync {
-    /// Makes names, contracts and terms known, and the worker live. Equal terms keep their number. Where a window became
-    /// narrower, `sweep_at` of its uncertain effects moves to the earlier time.
+    /// Makes names, contracts and terms known, and the worker live. Equal terms keep their number. An operation that a
+    /// downstream no longer lists is no operation of today. Where a window became narrower, or the key promises nothing any
+    /// more, `sweep_at` of its uncertain effects moves to the earlier time.
     async fn register(&self, registration: &Registration) -> Result<TermsIds, StoreError>;
 
     /// Marks the worker live, and renews the leases of `tokens` to `now + lease` each, unless they ended. Returns those
@@ -89,7 +90,8 @@ pub trait Store: Send + Sync {
     /// Logs what workers found out after they lost their leases, and lets a late *applied* settle: see [`Late`].
     async fn late(&self, answers: &[LateAnswer]) -> Result<Vec<Late>, StoreError>;
 
-    /// Claims whose lease ended, up to `limit` effects. Those it returns again until they are swept.
+    /// Claims whose lease ended, up to `limit` effects. Those it returns again until they are swept. A claimed effect whose
+    /// claim is gone is one of them, held by nobody (`worker` is empty); a large queue is looked through for such in slices.
     async fn expired(&self, limit: u32) -> Result<Vec<Expired>, StoreError>;
 
     /// Writes what was decided about expired claims, each only while its lease is still over and its token and lane stand.
@@ -99,13 +101,16 @@ pub trait Store: Send + Sync {
     /// Unclaimed pending effects whose `sweep_at` has passed, up to `limit`.
     async fn overdue(&self, limit: u32) -> Result<Vec<Overdue>, StoreError>;
 
-    /// Writes what was decided about overdue effects, each only while it is unclaimed and its token stands.
+    /// Writes what was decided about overdue effects, each only while it is unclaimed and its token stands. An effect that
+    /// may still be sent (a window was widened again) is given back with its next `sweep_at`, and nothing else of it changes,
+    /// its token included: else it would stand at the head of every sweep.
     async fn sweep_overdue(&self, batch: &[Settlement]) -> Result<Vec<Settled>, StoreError>;
 
     /// Folds counters, forgets workers that have not reported for long. Idempotent; any worker may run it at any time.
     async fn maintain(&self) -> Result<(), StoreError>;
 
-    /// Registered terms of an operation, for the sweep of a downstream that this worker does not serve.
+    /// Registered terms of an operation, for the sweep of a downstream that this worker does not serve: today's; of one that
+    /// the configuration lost, the last; of one that it never had, the default operation's.
     async fn terms(
         &self,
         downstream: &str,

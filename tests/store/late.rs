@@ -16,6 +16,7 @@ on_every_database! {
     a_late_success_of_a_parked_effect_settles_it,
     other_late_answers_are_logged_and_change_nothing,
     a_late_success_after_a_persons_not_applied_is_loud,
+    a_late_success_contradicts_a_persons_not_applied_also_in_flight,
     a_late_answer_is_logged_once,
 }
 
@@ -127,6 +128,28 @@ async fn a_late_success_after_a_persons_not_applied_is_loud(db: &TestDatabase) {
     assert_eq!(tell(db, &claim, &answer(200, "{}")).await, Late::Contradicts);
     assert_eq!(db.state(claim.effect.id).await, State::Failed, "a person's word stands");
     assert_eq!(late_rows(db, &claim).await, [Verdict::Applied], "and both are in the log");
+}
+
+async fn a_late_success_contradicts_a_persons_not_applied_also_in_flight(db: &TestDatabase) {
+    let stage = Stage::by_key(db, "pay").await;
+    let lost = lost(db, &stage, "k").await;
+    let id = lost.effect.id;
+    db.shift_back("queue", "due_at", id, super::stage::HOUR * 2).await;
+    let second = stage.worker.claim_one("pay").await;
+    stage.done(Settling::of(&second).park("no answer")).await;
+    db.sql.execute("UPDATE aftercommit.queue SET quiet_at = NULL").await;
+    for verb in [Verb::ResolveNotApplied, Verb::Retry] {
+        let acted = db.store.act(id, &verb, &person(), None).await;
+        assert!(matches!(acted, Ok(aftercommit::store::Acted::Done(..))), "{acted:?}");
+    }
+    let third = stage.worker.claim_one("pay").await;
+    assert!(!third.history.uncertain, "a new history");
+    assert_eq!(tell(db, &lost, &answer(200, "{}")).await, Late::Contradicts);
+    let settled = stage.worker.settle(Settling::of(&third).fail("declined")).await;
+    assert_eq!(settled, Settled::Done, "the present attempt is decided by its own answer");
+    // Under the present token it is the attempt's own answer.
+    let own = stage.claimed(db, "own").await;
+    assert_eq!(tell(db, &own, &answer(200, "{}")).await, Late::Noted);
 }
 
 async fn a_late_answer_is_logged_once(db: &TestDatabase) {

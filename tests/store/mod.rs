@@ -11,6 +11,7 @@ mod enqueue;
 mod functions;
 mod late;
 mod leases;
+mod orphans;
 mod registry;
 mod roles;
 mod schema;

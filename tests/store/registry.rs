@@ -3,20 +3,23 @@
 use std::time::Duration;
 
 use aftercommit::{
-    contract::{Contract, Window},
-    store::{RegisteredDownstream, Registration, Settlement},
+    contract::{Contract, OnUnknown, Window},
+    store::{Acted, RegisteredDownstream, Registration, Settled, Settlement},
+    verb::{Refusal, Verb},
 };
 
-use super::stage::{Stage, in_an_hour};
+use super::stage::{Stage, in_an_hour, person};
 use crate::support::{
-    Settling, TestDatabase, Worker, key_terms, lookup_terms, on_every_database, registered, registration,
-    terms,
+    Settling, TestDatabase, Worker, key_terms, lookup_terms, none_terms, on_every_database, registered,
+    registration, terms,
 };
 
 on_every_database! {
     equal_terms_keep_their_number,
     terms_can_be_read_by_another_worker,
     a_narrower_window_moves_the_sweep,
+    a_key_that_promises_nothing_any_more_moves_the_sweep,
+    an_operation_that_left_the_configuration_is_not_resent,
     names_may_become_known_without_a_worker,
     workers_are_listed_with_what_they_hold,
     maintenance_forgets_workers_that_are_long_gone,
@@ -63,7 +66,9 @@ async fn terms_can_be_read_by_another_worker(db: &TestDatabase) {
     let read = async |operation| db.store.terms("pay", operation).await.expect("readable");
     assert_eq!(read(None).await, Some(key_terms()));
     assert_eq!(read(Some("refund")).await, Some(lookup_terms()));
-    assert_eq!(read(Some("charge")).await, None);
+    assert_eq!(read(Some("charge")).await, Some(key_terms()), "never registered: the default operation's");
+    Worker::start(&db.store, "w1", vec![registered("pay", key_terms())]).await;
+    assert_eq!(read(Some("refund")).await, Some(lookup_terms()), "what is left of it is still swept");
     assert_eq!(db.store.terms("mail", None).await.expect("readable"), None);
     let forever = terms(Contract::key(Some(Window::Forever)));
     Worker::start(&db.store, "w1", vec![registered("ever", forever.clone())]).await;
@@ -84,6 +89,40 @@ async fn a_narrower_window_moves_the_sweep(db: &TestDatabase) {
     assert_eq!(overdue[0].id, claim.effect.id);
     let status = db.status(claim.effect.id).await;
     assert!(status.safe_until < Some(db.now().await), "the view says so too: {:?}", status.safe_until);
+}
+
+async fn a_key_that_promises_nothing_any_more_moves_the_sweep(db: &TestDatabase) {
+    let unpublished = terms(Contract::key(None));
+    for (name, today) in
+        [("none", none_terms(OnUnknown::Hold)), ("lookup", lookup_terms()), ("unpublished", unpublished)]
+    {
+        let stage = Stage::by_key(db, name).await;
+        let claim = stage.claimed(db, "k").await;
+        let later = in_an_hour(db).await;
+        let safe = claim.history.safe_until(&key_terms().contract);
+        stage.done(Settlement { sweep_at: safe, ..Settling::of(&claim).retry_unknown(later) }).await;
+        let before = db.store.overdue(10).await.expect("the sweep reads");
+        assert!(before.iter().all(|one| one.id != claim.effect.id), "{name}: its window runs");
+        Worker::start(&db.store, "w2", vec![registered(name, today)]).await;
+        let overdue = db.store.overdue(10).await.expect("the sweep reads");
+        assert!(overdue.iter().any(|one| one.id == claim.effect.id), "{name}: {overdue:?}");
+    }
+}
+
+async fn an_operation_that_left_the_configuration_is_not_resent(db: &TestDatabase) {
+    let mut with_refund = registered("pay", key_terms());
+    with_refund.operations.push((Some("refund".to_owned()), key_terms(), [2; 32]));
+    let worker = Worker::start(&db.store, "w1", vec![with_refund.clone()]).await;
+    let id = db.insert_with("pay", "k", &[("operation", "'refund'")]).await;
+    let claim = worker.claim_one("pay").await;
+    assert_eq!(worker.settle(Settling::of(&claim).park("no answer")).await, Settled::Done);
+    let resend = async || db.store.act(id, &Verb::Resend, &person(), None).await.expect("acting works");
+    Worker::start(&db.store, "w1", vec![registered("pay", key_terms())]).await;
+    let refused = resend().await;
+    assert!(matches!(refused, Acted::Refused(Refusal::RequestChanged)), "{refused:?}");
+    Worker::start(&db.store, "w1", vec![with_refund]).await;
+    let accepted = resend().await;
+    assert!(matches!(accepted, Acted::Done(..)), "the configuration was restored: {accepted:?}");
 }
 
 async fn names_may_become_known_without_a_worker(db: &TestDatabase) {

@@ -51,7 +51,7 @@ async fn hear(connection: &mut PgConnection, answer: &LateAnswer) -> Result<Late
     use sqlx::Row;
     let id = answer.id.get();
     let queued =
-        sqlx::query("SELECT claimed, uncertain, note FROM aftercommit.queue WHERE id = $1 FOR UPDATE")
+        sqlx::query("SELECT claimed, uncertain, token FROM aftercommit.queue WHERE id = $1 FOR UPDATE")
             .bind(id)
             .fetch_optional(&mut *connection)
             .await?;
@@ -60,14 +60,16 @@ async fn hear(connection: &mut PgConnection, answer: &LateAnswer) -> Result<Late
         return Ok(Late::Logged);
     }
     let Some(queued) = queued else { return ended(connection, id).await };
-    if queued.try_get("claimed")? {
+    let (claimed, uncertain): (bool, bool) = (queued.try_get("claimed")?, queued.try_get("uncertain")?);
+    // Its own attempt, or an uncertain effect: it succeeds when the attempt in flight settles.
+    if claimed && (uncertain || queued.try_get::<i64, _>("token")? == answer.token.get()) {
         sqlx::query("UPDATE aftercommit.queue SET applied_late = true WHERE id = $1")
             .bind(id)
             .execute(&mut *connection)
             .await?;
         return Ok(Late::Noted);
     }
-    if queued.try_get("uncertain")? {
+    if uncertain && !claimed {
         let response = StoredResponse::of(answer.response.as_ref());
         sqlx::query(SUCCEED)
             .bind(id)
@@ -79,7 +81,7 @@ async fn hear(connection: &mut PgConnection, answer: &LateAnswer) -> Result<Late
             .await?;
         return Ok(Late::Succeeded);
     }
-    // Certain and waiting for its next attempt: a person began a new history by saying that it was not applied.
+    // Certain, waiting for its next attempt or in it: a person began a new history by saying that it was not applied.
     let contradicts = sqlx::query_scalar(PERSON_SAID_NOT).bind(id).fetch_one(&mut *connection).await?;
     Ok(if contradicts { Late::Contradicts } else { Late::Logged })
 }

@@ -82,6 +82,8 @@ pub struct PgStore {
     /// one is busy. Taken out while in use, so that a future dropped in the middle does not leave a broken one behind.
     renewing: Mutex<Option<PgConnection>>,
     wake: wake::Wake,
+    /// Where the next look for claimed rows without a claim begins.
+    orphans_from: std::sync::atomic::AtomicI64,
 }
 
 /// See [`crate::store::connect`].
@@ -111,6 +113,7 @@ pub(crate) async fn connect(url: &str, options: &Options) -> Result<Arc<dyn Data
     Ok(Arc::new(PgStore {
         pool,
         wake: wake::Wake::start(connect_options.clone()),
+        orphans_from: std::sync::atomic::AtomicI64::new(0),
         options: connect_options,
         claims: claim::Watermarks::default(),
         renewing: Mutex::new(None),

@@ -66,7 +66,8 @@ WHERE id = $1";
 const REQUEST_CANCEL: &str = "UPDATE aftercommit.queue SET cancel_requested = true WHERE id = $1";
 
 const PARK: &str = "UPDATE aftercommit.queue
-SET lane = 'd', token = nextval('aftercommit.tokens'), swept = false, sweep_at = NULL, cancel_requested = true, note = $2
+SET lane = 'd', due_at = NULL, token = nextval('aftercommit.tokens'), swept = false, sweep_at = NULL,
+    cancel_requested = true, note = $2
 WHERE id = $1";
 
 const END: &str = "WITH q AS (

@@ -34,14 +34,20 @@ const TERMS: &str = "INSERT INTO aftercommit.terms
 VALUES ($1, $2, $3, $4::json, $5::json, $6, $7, $8, $9, $10)
 ON CONFLICT (digest) DO NOTHING";
 
-/// An uncertain effect's safe time under a narrower window; a window that is not there any more ended long ago.
+/// What the configuration no longer has is no operation of today: nothing that was sent under it would be rendered as it was.
+const FORGET: &str =
+    "DELETE FROM aftercommit.operations WHERE downstream = $1 AND operation <> ALL ($2::text[])";
+
+/// When an uncertain effect could last be sent under a narrower window; a window that is not there any more ended long ago.
+/// A person's one resend does not ask for it.
 const NARROW: &str = "UPDATE aftercommit.queue AS q
 SET sweep_at = least(q.sweep_at, CASE WHEN $3::int8 IS NULL THEN '-infinity'::timestamptz
   ELSE q.first_sent_at + least(sent.window_us, $3::int8, 3155760000000000) * interval '1 microsecond'
-       - least($4::int8, 3155760000000000) * interval '1 microsecond' END)
+       - least($4::int8, 3155760000000000) * interval '1 microsecond'
+       - $5::int8 * interval '1 microsecond' END)
 FROM aftercommit.terms AS sent
 WHERE sent.id = q.terms AND q.downstream = $1 AND coalesce(q.operation, '') = $2 AND q.uncertain AND q.lane <> 'd'
-  AND q.first_sent_at IS NOT NULL";
+  AND NOT q.resend AND q.first_sent_at IS NOT NULL";
 
 const RENEW: &str = concat!(
     "WITH seen AS (
@@ -131,6 +137,9 @@ async fn register(
                 .await?;
             ids.push((Arc::clone(&downstream.name), operation.clone(), id));
         }
+        let names: Vec<&str> =
+            downstream.operations.iter().map(|(name, ..)| name.as_deref().unwrap_or("")).collect();
+        sqlx::query(FORGET).bind(&*downstream.name).bind(names).execute(&mut *connection).await?;
     }
     Ok(ids)
 }
@@ -251,6 +260,7 @@ async fn narrow(
         .bind(operation.unwrap_or(""))
         .bind(window)
         .bind(duration_micros(terms.contract.margin))
+        .bind(duration_micros(terms.timeout))
         .execute(connection)
         .await
         .map(drop)

@@ -45,15 +45,19 @@ macro_rules! write_sql {
   SET claimed = false, token = ", $kept, ",
       swept = s.next = 'd' AND ", $parked, ",
       resend = s.next = 'g' AND q.resend,
-      lane = CASE WHEN s.next <> 'g' THEN s.next::\"char\" WHEN q.lane = 'd' THEN 'r' ELSE q.lane END,
-      xid = CASE WHEN s.next = 'g' THEN pg_current_xact_id() ELSE q.xid END,
-      due_at = CASE WHEN s.next = 'g' THEN q.due_at ELSE coalesce(s.due_at, q.due_at) END,
+      lane = CASE WHEN s.next <> 'g' THEN s.next::\"char\" WHEN q.lane = 'd' AND NOT s.uncertain THEN 'r' ELSE q.lane END,
+      xid = CASE WHEN s.next = 'g' AND (q.claimed OR q.swept) THEN pg_current_xact_id() ELSE q.xid END,
+      due_at = CASE WHEN s.next <> 'g' THEN s.due_at WHEN s.uncertain OR NOT q.swept THEN q.due_at ELSE moment.now_at END,
       attempts = greatest(q.attempts - s.uncounted, 0), tries = greatest(q.tries - s.unstarted, 0),
       number = CASE WHEN q.swept THEN q.number ELSE greatest(q.number - s.unstarted, 0) END,
       uncertain = s.uncertain, first_sent_at = CASE WHEN s.uncertain THEN q.first_sent_at END,
       sent_before = q.sent_before OR s.reached, quiet_at = greatest(q.quiet_at, s.quiet_at),
       sweep_at = CASE WHEN s.next = 'd' THEN NULL WHEN s.next = 't' THEN s.sweep_at
-                      WHEN q.cancel_requested THEN moment.now_at ELSE coalesce(s.sweep_at, q.sweep_at) END,
+                      -- Given back: by a sweep, by a worker whose claim was parked meanwhile, by any other.
+                      WHEN NOT q.claimed AND NOT q.swept THEN coalesce(s.sweep_at, q.sweep_at)
+                      WHEN q.swept AND s.uncertain THEN NULL
+                      WHEN q.cancel_requested THEN moment.now_at
+                      WHEN q.swept THEN q.expires_at ELSE q.sweep_at END,
       note = CASE WHEN s.next = 'g' THEN q.note ELSE s.note END
   FROM moment CROSS JOIN s", $from, "
   WHERE q.id = s.id AND q.token = s.token AND ", $when, " AND s.next <> 'e' AND NOT q.applied_late
@@ -84,8 +88,11 @@ macro_rules! write_sql {
     SELECT token, 1 AS n FROM s UNION ALL SELECT token, -1 FROM gone UNION ALL SELECT token, -1 FROM kept) AS t
   GROUP BY token HAVING sum(n) <> 0
 ), dropped AS (
-  -- Never a claim that one of this batch is still under: its lease must stay for the sweep to find.
+  -- Never a claim that one of this batch, or one that was never handed out, is still under: the sweep finds it by its lease.
   DELETE FROM aftercommit.claims AS c WHERE c.token = ANY ($28::int8[]) AND c.token NOT IN (SELECT token FROM unwritten)
+    AND NOT EXISTS (
+      SELECT FROM unnest(c.ids) AS held (id) JOIN aftercommit.queue AS q ON q.id = held.id
+      WHERE held.id NOT IN (SELECT id FROM gone UNION ALL SELECT id FROM kept) AND q.token = c.token AND q.claimed)
 )
 SELECT w.ord, m.durable FROM (SELECT ord FROM gone UNION ALL SELECT ord FROM kept) AS w CROSS JOIN moment AS m")
     };
@@ -275,12 +282,9 @@ impl Batch {
     }
 }
 
-/// What the statement does: the lane (`e`: it ends, `g`: given back), the final state, the next time, the last word.
+/// The lane (`e`: it ends, `g`: given back), the final state, the next time, the last word.
 fn written(next: &Next) -> (&'static str, Option<State>, Option<Timestamp>, Option<String>) {
-    let decision = match next {
-        Next::GiveBack => return ("g", None, None, None),
-        Next::Decided(decision) => decision,
-    };
+    let Next::Decided(decision) = next else { return ("g", None, None, None) };
     match decision {
         Decision::Succeed => ("e", Some(State::Succeeded), None, None),
         Decision::Fail(why) => ("e", Some(State::Failed), None, Some(sentence(why))),

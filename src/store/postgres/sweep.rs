@@ -1,7 +1,7 @@
 //! The sweeps: leases that ended, effects that are overdue; and maintenance. The sweep's judgement is read first and written
 //! later, so every write checks again what it was based on: token, lane, lease.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use sqlx::postgres::PgRow;
 
@@ -28,6 +28,28 @@ WHERE c.lease_until <= (SELECT clock_timestamp())
 ORDER BY c.lease_until, q.id LIMIT $1"
 );
 
+/// Claimed rows without a claim, which nobody can renew: their lease is over. No index finds them, since a claim must touch
+/// no indexed column; so each look reads the next few rows, from where the last one ended. One statement, hence one
+/// snapshot: a claim that is being dropped takes its rows with it.
+const ORPHANED: &str = concat!(
+    "WITH slice AS MATERIALIZED (
+  SELECT id, token, claimed FROM aftercommit.queue WHERE id > $1 ORDER BY id LIMIT $2
+), looked AS (
+  SELECT CASE WHEN count(*) < $2 THEN 0 ELSE max(id) END AS last FROM slice
+), orphan AS (
+  SELECT s.id FROM slice AS s
+  WHERE s.claimed AND NOT EXISTS (SELECT FROM aftercommit.claims AS c WHERE c.token = s.token)
+)
+SELECT l.last, o.id AS orphan, '' AS worker, m.at AS claimed_at, m.at AS lease_until, q.downstream, q.operation, q.token, ",
+    history_columns!(),
+    "
+FROM looked AS l CROSS JOIN (SELECT clock_timestamp() AS at) AS m LEFT JOIN orphan AS o ON true
+LEFT JOIN aftercommit.queue AS q ON q.id = o.id LEFT JOIN aftercommit.terms AS sent ON sent.id = q.terms"
+);
+
+/// Rows that one look for orphans reads.
+const ORPHAN_SLICE: i64 = 10_000;
+
 /// Holds the claims, so that none is renewed meanwhile; those that are being renewed now are left alone. An effect that is
 /// parked keeps its token, so that its worker may still say what happened; any other gets a new one.
 const SWEEP_EXPIRED: &str = write_sql!(
@@ -35,8 +57,12 @@ const SWEEP_EXPIRED: &str = write_sql!(
   SELECT c.token, c.lease_until FROM aftercommit.claims AS c
   WHERE c.token = ANY ($2::int8[]) AND c.lease_until <= (SELECT now_at FROM moment)
   FOR UPDATE SKIP LOCKED
+), over (token) AS MATERIALIZED (
+  SELECT token FROM h
+  UNION
+  SELECT token FROM s WHERE NOT EXISTS (SELECT FROM aftercommit.claims AS c WHERE c.token = s.token)
 )",
-    from: " JOIN h ON h.token = s.token",
+    from: " JOIN over AS h ON h.token = s.token",
     when: "q.claimed",
     ended: "nextval('aftercommit.tokens')",
     kept: "CASE WHEN s.next = 'd' THEN q.token ELSE nextval('aftercommit.tokens') END",
@@ -53,13 +79,14 @@ WHERE q.sweep_at <= (SELECT clock_timestamp()) AND NOT q.claimed AND q.lane <> '
 ORDER BY q.sweep_at LIMIT $1"
 );
 
-/// Nobody can still answer under the token of an unclaimed effect: it was settled, or never claimed.
+/// Nobody can still answer under the token of an unclaimed effect: it was settled, or never claimed. One that is given back
+/// is only looked at later, so its token stands.
 const SWEEP_OVERDUE: &str = write_sql!(
     with: "",
     from: " CROSS JOIN moment AS t",
     when: "NOT q.claimed AND q.lane <> 'd' AND q.sweep_at <= t.now_at",
     ended: "nextval('aftercommit.tokens')",
-    kept: "CASE WHEN s.next = 'd' THEN q.token ELSE nextval('aftercommit.tokens') END",
+    kept: "CASE WHEN s.next IN ('d', 'g') THEN q.token ELSE nextval('aftercommit.tokens') END",
     parked: "false"
 );
 
@@ -84,14 +111,31 @@ const FORGET_WORKERS: &str =
 
 impl PgStore {
     pub(super) async fn find_expired(&self, limit: u32) -> Result<Vec<Expired>, StoreError> {
-        sqlx::query(EXPIRED)
+        let doing = "looking for leases that ended";
+        let rows = sqlx::query(EXPIRED)
             .bind(i64::from(limit))
             .fetch_all(&self.pool)
             .await
-            .map_err(StoreError::during("looking for leases that ended"))?
-            .iter()
-            .map(expired)
-            .collect()
+            .map_err(StoreError::during(doing))?;
+        let mut found = rows.iter().map(expired).collect::<Result<Vec<_>, _>>()?;
+        let orphans = sqlx::query(ORPHANED)
+            .bind(self.orphans_from.load(Ordering::Relaxed))
+            .bind(ORPHAN_SLICE)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(StoreError::during(doing))?;
+        for row in &orphans {
+            if row::get::<Option<i64>>(row, "orphan")?.is_some() {
+                found.push(expired(row)?);
+            }
+        }
+        let full = found.len() > limit as usize;
+        found.truncate(limit as usize);
+        // What did not fit is met again by the next look.
+        if let (Some(row), false) = (orphans.first(), full) {
+            self.orphans_from.store(row::get(row, "last")?, Ordering::Relaxed);
+        }
+        Ok(found)
     }
 
     pub(super) async fn write_expired(&self, batch: &[Settlement]) -> Result<Vec<Settled>, StoreError> {
@@ -165,8 +209,9 @@ impl PgStore {
     ) -> Result<Option<RegisteredTerms>, StoreError> {
         let row = sqlx::query(
             "SELECT t.id, t.contract::text AS contract, t.policy::text AS policy, t.timeout_us
-             FROM aftercommit.operations AS o JOIN aftercommit.terms AS t ON t.id = o.terms
-             WHERE o.downstream = $1 AND o.operation = $2",
+             FROM aftercommit.terms AS t LEFT JOIN aftercommit.operations AS o ON o.terms = t.id
+             WHERE t.downstream = $1 AND coalesce(t.operation, '') IN ($2, '')
+             ORDER BY coalesce(t.operation, '') <> $2, o.terms IS NULL, t.id DESC LIMIT 1",
         )
         .bind(downstream)
         .bind(operation.unwrap_or(""))

@@ -148,16 +148,21 @@ async fn forget_operations(
 
 /// Where a window became narrower, the sweep looks at its uncertain effects earlier.
 async fn narrow(conn: &mut SqliteConnection, downstream: &str) -> Result<(), StoreError> {
-    // A window that is unpublished today promises nothing any more: its effects are looked at at once.
+    // A key that promises nothing any more (no window is published, or it does not deduplicate): looked at at once.
     sqlx::query(
-        "UPDATE aftercommit_queue SET sweep_at = first_sent_at + coalesce(today.window_us, 0) \
-             - today.margin_us - today.timeout_us \
-         FROM aftercommit_effects AS e, aftercommit_operations AS op, aftercommit_terms AS today \
-         WHERE aftercommit_queue.downstream = ?1 AND uncertain = 1 AND lane IN ('r', 't') AND resend = 0 \
-             AND first_sent_at IS NOT NULL AND e.id = aftercommit_queue.id AND op.downstream = e.downstream \
-             AND op.operation = coalesce(e.operation, '') AND today.id = op.terms AND today.dedupe = 'key' \
-             AND coalesce(today.window_us, 0) < \
-                 coalesce(sweep_at, 9223372036854775807) - first_sent_at + today.margin_us + today.timeout_us",
+        "WITH promised AS ( \
+             SELECT q.id, q.first_sent_at, today.margin_us + today.timeout_us AS ahead, \
+                 CASE WHEN today.dedupe = 'key' THEN coalesce(today.window_us, 0) ELSE 0 END AS window_us \
+             FROM aftercommit_queue AS q JOIN aftercommit_effects AS e ON e.id = q.id \
+             JOIN aftercommit_operations AS op \
+                 ON op.downstream = e.downstream AND op.operation = coalesce(e.operation, '') \
+             JOIN aftercommit_terms AS today ON today.id = op.terms \
+             JOIN aftercommit_terms AS sent ON sent.id = q.terms \
+             WHERE q.downstream = ?1 AND q.uncertain = 1 AND q.lane IN ('r', 't') AND q.resend = 0 \
+                 AND q.first_sent_at IS NOT NULL AND 'key' IN (sent.dedupe, today.dedupe)) \
+         UPDATE aftercommit_queue SET sweep_at = p.first_sent_at + p.window_us - p.ahead FROM promised AS p \
+         WHERE p.id = aftercommit_queue.id \
+             AND p.window_us < coalesce(sweep_at, 9223372036854775807) - p.first_sent_at + p.ahead",
     )
     .bind(downstream.to_owned())
     .execute(conn)
@@ -176,7 +181,8 @@ pub(super) async fn leave(conn: &mut SqliteConnection, worker: String) -> Result
     Ok(())
 }
 
-/// Today's terms of an operation; of one that the configuration lost, the last: what is left of it must be swept, too.
+/// Today's terms of an operation; of one that the configuration lost, the last; of one that it never had, the default
+/// operation's: what is left of either must be swept, too.
 pub(super) async fn terms(
     conn: &mut SqliteConnection,
     downstream: &str,
@@ -185,7 +191,8 @@ pub(super) async fn terms(
     let row = sqlx::query(
         "SELECT t.id, t.contract, t.policy, t.timeout_us FROM aftercommit_terms AS t \
          LEFT JOIN aftercommit_operations AS op ON op.terms = t.id \
-         WHERE t.downstream = ?1 AND t.operation = ?2 ORDER BY op.terms IS NULL, t.id DESC LIMIT 1",
+         WHERE t.downstream = ?1 AND t.operation IN (?2, '') \
+         ORDER BY t.operation <> ?2, op.terms IS NULL, t.id DESC LIMIT 1",
     )
     .bind(downstream.to_owned())
     .bind(operation.unwrap_or_default().to_owned())

@@ -40,6 +40,7 @@ pub(super) struct Standing {
     pub(super) number: i64,
     pub(super) sent_before: bool,
     lease_until: Option<i64>,
+    pub(super) expires_at: Option<i64>,
 }
 
 /// What a settle under a token left behind, should it have been written before.
@@ -178,7 +179,7 @@ async fn standing(
 ) -> Result<HashMap<i64, Standing>, StoreError> {
     let rows = sqlx::query(
         "SELECT q.id, q.downstream, q.token, q.claimed, q.lane = 'd' AS in_doubt, q.cancel_requested, \
-             q.applied_late, q.number, q.sent_before, c.lease_until \
+             q.applied_late, q.number, q.sent_before, q.expires_at, c.lease_until \
          FROM json_each(?1) AS wanted CROSS JOIN aftercommit_queue AS q ON q.id = wanted.value \
          LEFT JOIN aftercommit_claims AS c ON c.token = q.token",
     )
@@ -200,6 +201,7 @@ async fn standing(
             number: fields.int("number")?,
             sent_before: fields.flag("sent_before")?,
             lease_until: fields.opt_int("lease_until")?,
+            expires_at: fields.opt_int("expires_at")?,
         };
         standing.insert(id, row);
     }

@@ -114,9 +114,15 @@ impl Writes {
             Next::Decided(Decision::Park(why)) => self.staying.push(parked(staying, parking, why)),
             Next::GiveBack => {
                 // What the sweep parked meanwhile was not sent after all: it waits again, if nothing else is in doubt.
-                let lane = late.then_some(if settlement.uncertain { "d" } else { "t" });
-                let due_at = (late && !settlement.uncertain).then_some(self.now.micros());
-                self.staying.push(Staying { lane, due_at, ..staying });
+                let again = late && !settlement.uncertain;
+                let (lane, due_at) = (again.then_some("t"), again.then_some(self.now.micros()));
+                // A sweep that gives back only moves its next look; whoever may hold the token keeps it.
+                let (token, sweep_at) = match right {
+                    Right::Unclaimed => (parking, staying.sweep_at),
+                    Right::Claim | Right::LeaseOver if again => (staying.token, row.expires_at),
+                    Right::Claim | Right::LeaseOver => (staying.token, None),
+                };
+                self.staying.push(Staying { lane, due_at, token, sweep_at, ..staying });
             }
         }
         let (id, token, swept) = (settlement.id.get(), settlement.token.get(), right != Right::Claim);
@@ -239,7 +245,7 @@ async fn stay(conn: &mut SqliteConnection, staying: &[Staying]) -> Result<(), sq
              first_sent_at = CASE WHEN v.column8 = 1 THEN first_sent_at END, \
              sent_before = max(sent_before, v.column9), \
              quiet_at = max(coalesce(quiet_at, v.column10), coalesce(v.column10, quiet_at)), \
-             sweep_at = CASE WHEN v.column3 IS NULL THEN sweep_at ELSE v.column11 END, \
+             sweep_at = CASE WHEN v.column3 IS NULL THEN coalesce(v.column11, sweep_at) ELSE v.column11 END, \
              resend = CASE WHEN v.column3 IS NULL THEN resend ELSE 0 END, \
              note = CASE WHEN v.column3 IS NULL THEN note ELSE v.column12 END FROM (",
     );
