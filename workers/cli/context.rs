@@ -157,7 +157,12 @@ impl Context {
     ///
     /// When nobody names one, or it cannot be used.
     pub(crate) async fn open(&self) -> anyhow::Result<Arc<dyn Database>> {
-        open(&self.database_url()?, &Options::default()).await
+        // Where a configuration names an environment, nobody reads or decides in another one's database by mistake.
+        let environment = match self.file()? {
+            Some(_) => Some(self.settings()?.environment),
+            None => None,
+        };
+        open(&self.database_url()?, &Options { environment, ..Options::default() }).await
     }
 
     /// How this program was called, with the flags that lead to the same database: for commands that a person can copy.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use aftercommit::{
-    contract::{Contract, Dedupe, KeyCharset, KeyRule},
+    contract::{Contract, Dedupe, KeyRule},
     downstream::{Downstream, Served, Terms},
     engine::LEASE_MARGIN,
     schedule::Policy,
@@ -205,7 +205,7 @@ fn registration(
     terms: Vec<(Option<String>, Terms)>,
 ) -> RegisteredDownstream {
     // An INSERT is checked against the downstream, not the operation: refuse only what no operation takes.
-    let key = terms.iter().map(|(_, terms)| terms.contract.key).reduce(widest).unwrap_or_default();
+    let key = terms.iter().map(|(_, terms)| terms.contract.key).reduce(KeyRule::widest).unwrap_or_default();
     let operations = terms
         .into_iter()
         .map(|(name, terms)| {
@@ -215,15 +215,6 @@ fn registration(
         })
         .collect();
     RegisteredDownstream { name, kind, key_prefix: key_prefix.to_owned(), key, operations }
-}
-
-fn widest(a: KeyRule, b: KeyRule) -> KeyRule {
-    let charset = match (a.charset, b.charset) {
-        (KeyCharset::Printable, _) | (_, KeyCharset::Printable) => KeyCharset::Printable,
-        (KeyCharset::Token, _) | (_, KeyCharset::Token) => KeyCharset::Token,
-        (KeyCharset::Uuid, KeyCharset::Uuid) => KeyCharset::Uuid,
-    };
-    KeyRule { min_len: a.min_len.min(b.min_len), max_len: a.max_len.max(b.max_len), charset }
 }
 
 fn kind(section: &Section<'_>) -> Result<(&'static str, ReadKind), ConfigError> {
