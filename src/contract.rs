@@ -117,6 +117,17 @@ impl Default for KeyRule {
 }
 
 impl KeyRule {
+    /// The rule that takes whatever either takes.
+    #[must_use]
+    pub fn widest(self, other: Self) -> Self {
+        let charset = match (self.charset, other.charset) {
+            (KeyCharset::Printable, _) | (_, KeyCharset::Printable) => KeyCharset::Printable,
+            (KeyCharset::Token, _) | (_, KeyCharset::Token) => KeyCharset::Token,
+            (KeyCharset::Uuid, KeyCharset::Uuid) => KeyCharset::Uuid,
+        };
+        Self { min_len: self.min_len.min(other.min_len), max_len: self.max_len.max(other.max_len), charset }
+    }
+
     /// Why `key` (as sent, prefix included) cannot be taken; `None` when it can.
     pub fn refuses(&self, key: &str) -> Option<String> {
         let length = key.chars().count();

@@ -35,7 +35,7 @@ pub trait Gate: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Closed`] when nothing may be sent any more; the outcome is then [`Attempt::not_begun`].
+    /// [`Closed`] when nothing may be sent any more; the outcome is then *not applied*, and the engine gives the claim back.
     fn may_begin(&self) -> Result<(), Closed>;
 }
 

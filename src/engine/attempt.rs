@@ -63,7 +63,7 @@ pub(super) async fn run(shared: &Shared, holding: Holding, stop: &Stop) -> Optio
         Called::Abandoned => {
             tracing::warn!(effect = %holding.claim.effect.id, downstream = %holding.claim.effect.downstream,
                 "the call was open when the lease ended or the worker was stopped; the sweep will judge it");
-            holding.held.abandon();
+            shared.leases.abandon(&holding.held);
             None
         }
     }

@@ -63,6 +63,8 @@ impl Held {
         loop {
             let left = clock.boot().until(self.until());
             if left.is_zero() {
+                // In the database it ends a little later: a renewal must not bring back what nobody works on any more.
+                self.lost.cancel();
                 return;
             }
             tokio::select! {
@@ -71,11 +73,6 @@ impl Held {
                 () = tokio::time::sleep(left) => {}
             }
         }
-    }
-
-    /// Leaves an effect of the batch to the sweep.
-    pub(super) fn abandon(&self) {
-        self.abandoned.store(true, Ordering::SeqCst);
     }
 }
 
@@ -102,6 +99,12 @@ impl Leases {
     /// Nothing is claimed.
     pub(super) fn is_empty(&self) -> bool {
         self.lock().is_empty()
+    }
+
+    /// One effect of the batch is left to the sweep: its claim must neither be dropped nor be renewed for its sake.
+    pub(super) fn abandon(&self, held: &Held) {
+        held.abandoned.store(true, Ordering::SeqCst);
+        self.settled(held.token);
     }
 
     /// One effect of the batch is settled (or fenced); true when it was the last and none was left to the sweep.

@@ -1,14 +1,16 @@
 //! The worker's engine: claim, attempt, decide, settle, sweep.
 //!
-//! [`intake`] claims (committed before the call), [`attempt`] carries one claim out, [`settle`] writes what was decided in
-//! batches, [`renew`] keeps leases alive from a thread of its own, [`sweep`] judges leases that ended. The loops live here
+//! `intake` claims (committed before the call), `attempt` carries one claim out, `settle` writes what was decided in
+//! batches, `renew` keeps leases alive from a thread of its own, `sweep` judges leases that ended. The loops live here
 //! once; what differs per database lives in `store`, what differs per downstream behind
 //! [`crate::downstream::Downstream`]. Only [`crate::decision`] decides.
 
 mod attempt;
 mod config;
 mod intake;
+mod late;
 mod lease;
+mod outage;
 mod renew;
 mod settle;
 mod sweep;
@@ -27,9 +29,10 @@ use tokio_util::task::TaskTracker;
 
 pub use config::{Config, LEASE_MARGIN, SETTLE_BATCH_MAX, SETTLE_LINGER, SWEEP_INTERVAL, Stop};
 
-use self::{intake::Intake, lease::Leases, renew::Renewals, settle::Settling};
+use self::{intake::Intake, lease::Leases, outage::Outages, renew::Renewals, settle::Settling};
 use crate::{
     clock::{Boot, Clock},
+    contract::KeyRule,
     downstream::Served,
     error::StoreError,
     store::{RegisteredDownstream, RegisteredTerms, Registration, Store},
@@ -170,22 +173,27 @@ impl Engine {
         let sweeping = session.tracker.spawn(sweep::run(self.shared.clone(), stop.clone()));
         let worked = session.intake(&stop).run().await;
         stop.drain.cancel();
-        session.finish(&stop, self.shared.config.shutdown_grace).await;
+        session.finish(&stop, tokio::time::sleep(self.shared.config.shutdown_grace)).await;
         log_panic("sweep", sweeping.await);
         worked.map(|()| self.report())
     }
 
-    /// One claim round: sweeps once, claims what is due (up to the free slots), attempts and settles it.
+    /// One claim round: sweeps once, claims what is due (up to the free slots), attempts and settles it; stopped as
+    /// [`Self::run`] is. Of leases that ended it sweeps those that ended a whole lease ago: it cannot wait to see whether
+    /// younger ones only could not be renewed.
     ///
     /// # Errors
     ///
     /// [`StoreError`] when the database fails.
-    pub async fn run_once(&self) -> Result<Report, StoreError> {
-        let stop = Stop::default();
+    pub async fn run_once(&self, stop: Stop) -> Result<Report, StoreError> {
         let session = Session::start(&self.shared, &stop).await?;
-        let swept = sweep::once(&self.shared).await;
-        let claimed = session.intake(&stop).round().await;
-        session.finish(&stop, Duration::MAX).await;
+        let swept = sweep::once(&self.shared, self.shared.longest_lease()).await;
+        let claimed = if stop.drain.is_cancelled() { Ok(0) } else { session.intake(&stop).round().await };
+        let over = async {
+            stop.drain.cancelled().await;
+            tokio::time::sleep(self.shared.config.shutdown_grace).await;
+        };
+        session.finish(&stop, over).await;
         swept.and(claimed).map(|_| self.report())
     }
 
@@ -251,17 +259,26 @@ impl Session {
         Intake::new(self.shared.clone(), self.tracker.clone(), self.outcomes.clone(), stop.clone())
     }
 
-    /// Waits for open calls, at most `grace`; then leaves them to the sweep, writes what is known, and signs off.
-    async fn finish(self, stop: &Stop, grace: Duration) {
+    /// Waits for open calls and for their outcomes to be written, until `over`; then leaves them to the sweep and signs off.
+    async fn finish(self, stop: &Stop, over: impl Future<Output = ()>) {
+        let mut settler = self.settler;
+        tokio::pin!(over);
         self.tracker.close();
         tokio::select! {
             () = self.tracker.wait() => {}
             () = stop.abort.cancelled() => {}
-            () = sleep_at_most(grace) => stop.abort.cancel(),
+            () = &mut over => stop.abort.cancel(),
         }
         self.tracker.wait().await;
         drop(self.outcomes);
-        log_panic("settle", self.settler.await);
+        let settled = tokio::select! {
+            settled = &mut settler => settled,
+            () = &mut over, if !stop.abort.is_cancelled() => {
+                stop.abort.cancel();
+                settler.await
+            }
+        };
+        log_panic("settle", settled);
         self.renewals.stop().await;
         if let Err(error) = self.shared.store.leave(&self.shared.config.worker).await {
             tracing::debug!(%error, "could not sign off; the worker's row ends by itself");
@@ -302,6 +319,16 @@ impl Shared {
         }
     }
 
+    fn longest_lease(&self) -> Duration {
+        self.served.values().map(|serving| serving.served.lease).max().unwrap_or_default()
+    }
+
+    /// The database was away, or is new to us: nobody's lease is judged before everybody had a lease's time to renew.
+    fn sweep_later(&self) {
+        let from = self.clock.boot().plus(self.longest_lease());
+        *self.sweep_from.lock().expect("no holder of this lock panics") = from;
+    }
+
     fn enter_terms(&self, ids: crate::store::TermsIds) {
         let mut terms = self.terms.lock().expect("no holder of this lock panics");
         terms.clear();
@@ -330,54 +357,17 @@ pub fn registered(served: &Served) -> RegisteredDownstream {
         name: served.name.clone(),
         kind: served.kind,
         key_prefix: served.key_prefix.clone(),
-        key: served.terms.contract.key,
+        key: widest_key_rule(served),
         operations: std::iter::once(terms(None, &served.terms))
             .chain(served.operations.iter().map(|(name, of)| terms(Some(name.clone()), of)))
             .collect(),
     }
 }
 
-/// A database that does not answer: waited for with growing pauses, spoken of once every ten seconds.
-#[derive(Debug, Default)]
-struct Outages {
-    tries: u32,
-    spoken: Option<tokio::time::Instant>,
-}
-
-/// Between two log lines about the same outage.
-const OUTAGE_LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// The longest pause between two tries: a database that is back must be noticed within two seconds.
-const OUTAGE_PAUSE_MAX: Duration = Duration::from_secs(1);
-
-impl Outages {
-    fn report(&mut self, doing: &str, error: &StoreError) {
-        self.tries += 1;
-        let now = tokio::time::Instant::now();
-        if self.spoken.is_none_or(|spoken| now.duration_since(spoken) >= OUTAGE_LOG_INTERVAL) {
-            self.spoken = Some(now);
-            let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
-            tracing::warn!(%error, cause, tries = self.tries, "{doing} failed; trying again until it works");
-        }
-    }
-
-    fn over(&mut self) {
-        if self.spoken.take().is_some() {
-            tracing::info!(tries = self.tries, "the database answers again");
-        }
-        self.tries = 0;
-    }
-
-    async fn wait(&self) {
-        let pause = Duration::from_millis(50).saturating_mul(1 << self.tries.min(6)).min(OUTAGE_PAUSE_MAX);
-        tokio::time::sleep(pause).await;
-    }
-}
-
-async fn sleep_at_most(length: Duration) {
-    if length == Duration::MAX {
-        std::future::pending::<()>().await;
-    }
-    tokio::time::sleep(length).await;
+/// An INSERT is checked against the downstream, not the operation: what some operation takes is taken.
+fn widest_key_rule(served: &Served) -> KeyRule {
+    let rules = served.operations.values().map(|terms| terms.contract.key);
+    rules.fold(served.terms.contract.key, KeyRule::widest)
 }
 
 fn log_panic(part: &str, joined: Result<(), tokio::task::JoinError>) {

@@ -6,7 +6,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Counters, Outages, SETTLE_BATCH_MAX, SETTLE_LINGER, Shared, attempt::Holding, intake::Slot, lease::Held,
+    Counters, Outages, SETTLE_BATCH_MAX, SETTLE_LINGER, Shared, attempt::Holding, intake::Slot, late,
+    lease::Held,
 };
 use crate::{
     clock::Timestamp,
@@ -14,11 +15,13 @@ use crate::{
     decision::{self, Decision, History},
     downstream::Terms,
     outcome::{About, Finding, Outcome, Verdict},
-    store::{AttemptLog, Claim, Late, LateAnswer, Next, Settled, Settlement, Token},
+    store::{AttemptLog, Claim, LateAnswer, Next, Settled, Settlement, Token},
 };
 
 /// A claim whose lease outlived all of its effects is dropped at the next settle, or after this long without one.
 const FINISHED_LINGER: Duration = Duration::from_millis(100);
+/// A batch that the database answered and refused this often is written one by one.
+const REFUSALS_MAX: u32 = 3;
 /// After being told to stop at once, a database that does not answer is waited for this long.
 const ABORT_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -167,7 +170,10 @@ impl Attempted {
             uncertain,
             quiet_at: travelling.then(|| started_at.plus(terms.timeout).plus(terms.contract.margin)),
             sweep_at: sweep_at(&terms.contract, terms.timeout, &claim.history, uncertain),
-            response: outcome.response.clone(),
+            // The present attempt's answer is not the answer of the late one that was applied.
+            response: (!claim.history.applied_late || outcome.verdict() == Verdict::Applied)
+                .then(|| outcome.response.clone())
+                .flatten(),
             refusal_stored: refusal_stored(&terms.contract, outcome, decision),
         }
     }
@@ -231,7 +237,8 @@ async fn gather(first: Settling, inbox: &mut mpsc::Receiver<Settling>) -> Vec<Se
     batch
 }
 
-/// Tries until the batch is written: the token fences it, so that trying again can do no harm.
+/// Tries until the batch is written: the token fences it, so that trying again can do no harm. What the database refuses
+/// again and again, alone, is left to the sweep, so that nothing behind it waits for ever.
 async fn write(
     shared: &Shared,
     mut batch: Vec<Settling>,
@@ -239,33 +246,61 @@ async fn write(
     abort: &CancellationToken,
 ) {
     let mut outages = Outages::default();
+    let mut refusals = 0;
     let mut aborted_at = None;
     while !batch.is_empty() {
         let settlements: Vec<Settlement> =
             batch.iter().map(|settling| settling.settlement(&shared.config.worker)).collect();
-        match shared.store.settle(&settlements, finished).await {
+        let error = match shared.store.settle(&settlements, finished).await {
             Ok(settled) => {
                 outages.over();
+                refusals = 0;
                 finished.clear();
                 batch = sort_out(shared, batch, &settlements, settled, finished).await;
+                continue;
             }
+            Err(error) => error,
+        };
+        outages.report("settling", &error);
+        if abort.is_cancelled() {
+            let since = *aborted_at.get_or_insert_with(|| shared.clock.boot());
+            if shared.clock.boot() - since > ABORT_PATIENCE {
+                tracing::error!(
+                    effects = batch.len(),
+                    "stopped with outcomes unwritten; the sweep will judge them"
+                );
+                batch.iter().for_each(|settling| shared.leases.abandon(&settling.held));
+                return;
+            }
+        }
+        outages.wait().await;
+        refusals += u32::from(!error.is_outage());
+        if refusals >= REFUSALS_MAX {
+            refusals = 0;
+            batch = write_one_by_one(shared, batch, finished).await;
+        }
+    }
+}
+
+/// Returns what is still to be written.
+async fn write_one_by_one(shared: &Shared, batch: Vec<Settling>, finished: &mut Vec<Token>) -> Vec<Settling> {
+    let mut left = Vec::new();
+    for settling in batch {
+        let settlement = [settling.settlement(&shared.config.worker)];
+        match shared.store.settle(&settlement, &[]).await {
+            Ok(settled) => {
+                left.extend(sort_out(shared, vec![settling], &settlement, settled, finished).await)
+            }
+            Err(error) if error.is_outage() => left.push(settling),
             Err(error) => {
-                outages.report("settling", &error);
-                if abort.is_cancelled() {
-                    let since = *aborted_at.get_or_insert_with(|| shared.clock.boot());
-                    if shared.clock.boot() - since > ABORT_PATIENCE {
-                        tracing::error!(
-                            effects = batch.len(),
-                            "stopped with outcomes unwritten; the sweep will judge them"
-                        );
-                        batch.iter().for_each(|settling| settling.held.abandon());
-                        return;
-                    }
-                }
-                outages.wait().await;
+                let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+                tracing::error!(effect = %settlement[0].id, %error, cause,
+                    "the database refuses this outcome; the effect is left to the sweep");
+                shared.leases.abandon(&settling.held);
             }
         }
     }
+    left
 }
 
 /// Takes out what was written, reports what was lost, and returns what must be decided again.
@@ -302,7 +337,7 @@ async fn sort_out(
             finished.push(settlement.token);
         }
     }
-    report_late(shared, lost).await;
+    late::report(shared, lost).await;
     again
 }
 
@@ -321,45 +356,6 @@ fn say(settling: &Settling, settlement: &Settlement) {
         }
         Next::Decided(Decision::Succeed | Decision::Cancel | Decision::Expire) | Next::GiveBack => {
             tracing::debug!(%effect, %downstream, attempt, decision = ?settlement.decision, "settled");
-        }
-    }
-}
-
-/// Late answers are logged by the store whatever becomes of them; until it answers we try again.
-async fn report_late(shared: &Shared, answers: Vec<LateAnswer>) {
-    if answers.is_empty() {
-        return;
-    }
-    let mut outages = Outages::default();
-    for _ in 0..10 {
-        match shared.store.late(&answers).await {
-            Ok(results) => {
-                for (answer, late) in answers.iter().zip(results) {
-                    say_late(shared, answer, late);
-                }
-                return;
-            }
-            Err(error) => {
-                outages.report("logging late answers", &error);
-                outages.wait().await;
-            }
-        }
-    }
-    tracing::error!(answers = answers.len(), "late answers could not be logged");
-}
-
-fn say_late(shared: &Shared, answer: &LateAnswer, late: Late) {
-    let effect = answer.id;
-    match late {
-        Late::Logged => tracing::info!(%effect, outcome = %answer.attempt.verdict, "late answer logged"),
-        Late::Succeeded => tracing::warn!(%effect, "a late answer says applied: succeeded"),
-        Late::Noted => {
-            tracing::warn!(%effect, "a late answer says applied: it succeeds when the present attempt settles")
-        }
-        Late::Contradicts => {
-            debug_assert_eq!(answer.attempt.verdict, Verdict::Applied);
-            Counters::add(&shared.counters.possible_duplicates, 1);
-            tracing::error!(%effect, "POSSIBLE DUPLICATE: a late answer says applied, but a person had resolved it as not applied, or it was superseded");
         }
     }
 }

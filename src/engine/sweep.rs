@@ -1,7 +1,7 @@
 //! Sweeps: leases that ended without a settle, and effects whose time passed while nobody held them. The same
 //! [`decide`](crate::decision::decide) judges them; the store writes only what still stands.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{Counters, Outages, Shared, Stop, settle};
 use crate::{
@@ -14,6 +14,8 @@ use crate::{
 
 /// Effects per statement.
 const SWEEP_BATCH: u32 = 500;
+/// An overdue effect that may still be sent is looked at again no sooner than this.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// Rounds of upkeep (folding counters, forgetting dead workers) happen at every n-th sweep.
 const MAINTAIN_EVERY: u32 = 10;
 
@@ -31,21 +33,26 @@ pub(super) async fn run(shared: Arc<Shared>, stop: Stop) {
             continue;
         }
         round = round.wrapping_add(1);
-        let swept = once(&shared).await;
+        let swept = once(&shared, Duration::ZERO).await;
         let maintained =
             if round.is_multiple_of(MAINTAIN_EVERY) { shared.store.maintain().await } else { Ok(()) };
         match swept.and(maintained) {
             Ok(()) => outages.over(),
-            Err(error) => outages.report("sweeping", &error),
+            Err(error) => {
+                outages.report("sweeping", &error);
+                if error.is_outage() {
+                    shared.sweep_later();
+                }
+            }
         }
     }
 }
 
-/// One look at everything that is over.
-pub(super) async fn once(shared: &Shared) -> Result<(), StoreError> {
+/// One look at everything that is over; of leases at those that have been for `patience`.
+pub(super) async fn once(shared: &Shared, patience: Duration) -> Result<(), StoreError> {
     loop {
         let expired = shared.store.expired(SWEEP_BATCH).await?;
-        let written = sweep_expired(shared, &expired).await?;
+        let written = sweep_expired(shared, &expired, patience).await?;
         if written == 0 || expired.len() < SWEEP_BATCH as usize {
             break;
         }
@@ -59,13 +66,17 @@ pub(super) async fn once(shared: &Shared) -> Result<(), StoreError> {
     }
 }
 
-async fn sweep_expired(shared: &Shared, expired: &[Expired]) -> Result<usize, StoreError> {
+async fn sweep_expired(
+    shared: &Shared,
+    expired: &[Expired],
+    patience: Duration,
+) -> Result<usize, StoreError> {
     if expired.is_empty() {
         return Ok(0);
     }
     let now = shared.store.now().await?;
     let mut batch = Vec::with_capacity(expired.len());
-    for lost in expired {
+    for lost in expired.iter().filter(|lost| lost.lease_until.plus(patience) <= now) {
         match terms(shared, &lost.downstream, lost.operation.as_deref()).await? {
             Some(terms) => batch.push(judge_expired(lost, &terms, now)),
             None => tracing::error!(effect = %lost.id, downstream = %lost.downstream,
@@ -115,22 +126,36 @@ async fn sweep_overdue(shared: &Shared, overdue: &[Overdue]) -> Result<usize, St
         let Some(terms) = terms(shared, &late.downstream, late.operation.as_deref()).await? else {
             // Certain effects of a downstream that nobody serves still expire; uncertain ones had terms once.
             let expired = late.history.expires_at.is_some_and(|at| now >= at) && !late.history.uncertain;
-            batch.extend(expired.then(|| judge_overdue(late, Decision::Expire)));
+            batch.extend(expired.then(|| judge_overdue(late, Next::Decided(Decision::Expire))));
             continue;
         };
-        let decision = decision::before_sending(&terms.contract, terms.timeout, &late.history, now);
-        batch.extend(decision.map(|decision| judge_overdue(late, decision)));
+        batch.push(match decision::before_sending(&terms.contract, terms.timeout, &late.history, now) {
+            Some(decision) => judge_overdue(late, Next::Decided(decision)),
+            // A window that was narrowed was widened again: it is looked at when it passes now, and not before, or a few
+            // such effects would stand at the head of every look.
+            None => Settlement {
+                sweep_at: settle::sweep_at(
+                    &terms.contract,
+                    terms.timeout,
+                    &late.history,
+                    late.history.uncertain,
+                )
+                .map(|at| at.max(now.plus(LOOK_AGAIN)))
+                .or(Some(now.plus(LOOK_AGAIN))),
+                ..judge_overdue(late, Next::GiveBack)
+            },
+        });
     }
     let written = done(&shared.store.sweep_overdue(&batch).await?);
     Counters::add(&shared.counters.swept, written);
     Ok(written)
 }
 
-fn judge_overdue(late: &Overdue, decision: Decision) -> Settlement {
+fn judge_overdue(late: &Overdue, decision: Next) -> Settlement {
     Settlement {
         id: late.id,
         token: late.token,
-        decision: Next::Decided(decision),
+        decision,
         attempt: None,
         counts: false,
         uncertain: late.history.uncertain,
@@ -155,7 +180,10 @@ async fn terms(
             timeout: terms.timeout,
         }));
     }
-    shared.store.terms(downstream, operation).await
+    match shared.store.terms(downstream, operation).await? {
+        Some(terms) => Ok(Some(terms)),
+        None => shared.store.terms(downstream, None).await,
+    }
 }
 
 fn done(settled: &[Settled]) -> usize {

@@ -10,7 +10,7 @@ use aftercommit::{
 };
 use tokio::sync::Barrier;
 
-use super::{PATIENCE, Running, at_once, engine, reaches, refused_connection, served, unknown};
+use super::{PATIENCE, Running, Stop, at_once, engine, reaches, refused_connection, served, unknown};
 use crate::support::{Script, Scripted, TestDatabase, answer, eventually, key_terms, on_every_database};
 
 on_every_database!(
@@ -30,8 +30,9 @@ on_every_database!(
 async fn a_due_effect_is_called_once_and_succeeds(db: &TestDatabase) {
     let downstream = Scripted::queue([Script::Answer(answer(201, r#"{"id":"ch_1"}"#))]);
     let id = db.insert_with("pay", "order-1", &[("payload", "'{ \"n\": 1.0 }'")]).await;
-    let report =
-        engine(db.store.clone(), "w", vec![served("pay", &downstream, key_terms())]).run_once().await;
+    let report = engine(db.store.clone(), "w", vec![served("pay", &downstream, key_terms())])
+        .run_once(Stop::default())
+        .await;
     assert_eq!(report.expect("a round").settled, 1);
     let status = db.status(id).await;
     assert_eq!((status.state, status.attempts, status.response_status), (State::Succeeded, 1, Some(201)));
@@ -70,7 +71,7 @@ async fn a_refusal_ends_failed_with_the_downstreams_words(db: &TestDatabase) {
     let downstream = Scripted::queue([Script::Answer(refusal)]);
     let id = db.insert("pay", "k").await;
     engine(db.store.clone(), "w", vec![served("pay", &downstream, key_terms())])
-        .run_once()
+        .run_once(Stop::default())
         .await
         .expect("a round");
     let status = db.status(id).await;
@@ -151,7 +152,7 @@ async fn an_operation_that_nobody_knows_is_tried_again_and_named(db: &TestDataba
     let downstream = Scripted::applying();
     let id = db.insert_with("pay", "k", &[("operation", "'refund'")]).await;
     engine(db.store.clone(), "old", vec![served("pay", &downstream, at_once(key_terms()))])
-        .run_once()
+        .run_once(Stop::default())
         .await
         .expect("a round");
     let status = db.status(id).await;
@@ -210,7 +211,10 @@ async fn a_key_that_the_downstream_cannot_take_fails_unsent(db: &TestDatabase) {
     let id = db.insert("pay", "much-too-long-for-it").await;
     let mut terms = key_terms();
     terms.contract.key.max_len = 10;
-    engine(db.store.clone(), "w", vec![served("pay", &downstream, terms)]).run_once().await.expect("a round");
+    engine(db.store.clone(), "w", vec![served("pay", &downstream, terms)])
+        .run_once(Stop::default())
+        .await
+        .expect("a round");
     let status = db.status(id).await;
     assert_eq!(status.state, State::Failed);
     assert!(status.last_error.expect("a reason").contains("20 characters"));

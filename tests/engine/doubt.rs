@@ -12,7 +12,7 @@ use aftercommit::{
 };
 use tokio::sync::Barrier;
 
-use super::{Running, at_once, engine, reaches, refused_connection, served, unknown};
+use super::{Running, Stop, at_once, engine, reaches, refused_connection, served, unknown};
 use crate::support::{Script, Scripted, TestDatabase, answer, key_terms, none_terms, on_every_database};
 
 on_every_database!(
@@ -80,13 +80,13 @@ async fn an_uncertain_effect_is_retried_inside_its_window_and_parked_after_it(db
     terms.policy.max_age = 10 * DAY;
     let (inside, outside) = (db.insert("pay", "inside").await, db.insert("pay", "outside").await);
     let one = || engine(db.store.clone(), "w", vec![served("pay", &downstream, terms.clone())]);
-    one().run_once().await.expect("a round");
+    one().run_once(Stop::default()).await.expect("a round");
     for (id, age) in [(inside, DAY - Duration::from_secs(600)), (outside, DAY - Duration::from_secs(60))] {
         assert_eq!(db.state(id).await, State::Retrying);
         db.shift_back("queue", "first_sent_at", id, age).await;
         db.shift_back("queue", "due_at", id, 2 * DAY).await;
     }
-    one().run_once().await.expect("a round");
+    one().run_once(Stop::default()).await.expect("a round");
     assert_eq!(db.state(inside).await, State::Succeeded);
     assert_eq!(db.state(outside).await, State::InDoubt, "its window, less the margin, has passed");
     let calls = downstream.calls();
@@ -100,12 +100,12 @@ async fn a_certain_effect_is_retried_long_after_the_window(db: &TestDatabase) {
     (terms.policy.initial, terms.policy.max) = (Duration::from_secs(3600), Duration::from_secs(3600));
     let id = db.insert("pay", "k").await;
     let one = || engine(db.store.clone(), "w", vec![served("pay", &downstream, terms.clone())]);
-    one().run_once().await.expect("a round");
+    one().run_once(Stop::default()).await.expect("a round");
     let status = db.status(id).await;
     assert_eq!((status.state, status.first_sent_at), (State::Retrying, None), "certainly never sent");
     db.shift_back("queue", "started_at", id, 3 * DAY).await;
     db.shift_back("queue", "due_at", id, 3 * DAY).await;
-    one().run_once().await.expect("a round");
+    one().run_once(Stop::default()).await.expect("a round");
     assert_eq!(db.state(id).await, State::Succeeded);
 }
 
@@ -121,7 +121,7 @@ async fn an_uncertain_effect_whose_request_would_change_is_parked_and_a_certain_
     let before = served("pay", &downstream, at_once(key_terms()));
     let mut after = before.clone();
     after.terms.request_sha256 = [8; 32];
-    engine(db.store.clone(), "old", vec![before.clone()]).run_once().await.expect("a round");
+    engine(db.store.clone(), "old", vec![before.clone()]).run_once(Stop::default()).await.expect("a round");
     let worker = Running::start(engine(db.store.clone(), "new", vec![after]));
     reaches(db, uncertain, State::InDoubt).await;
     reaches(db, certain, State::Succeeded).await;

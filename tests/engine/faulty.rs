@@ -7,6 +7,7 @@ use std::{
 };
 
 use aftercommit::{
+    EffectId,
     clock::Timestamp,
     error::StoreError,
     store::{
@@ -39,6 +40,7 @@ pub(super) enum Fault {
 struct Plan {
     faults: HashMap<Op, Vec<Fault>>,
     down: bool,
+    refused: Vec<EffectId>,
     hold: HashMap<Op, Arc<Notify>>,
     calls: HashMap<Op, usize>,
     faults_hit: usize,
@@ -63,6 +65,11 @@ impl FaultyStore {
     /// Every operation fails until told otherwise.
     pub(super) fn down(&self, down: bool) {
         self.plan.lock().unwrap().down = down;
+    }
+
+    /// Settles that write this effect are refused, as by a constraint: no outage, and no repetition helps.
+    pub(super) fn refuse(&self, id: EffectId) {
+        self.plan.lock().unwrap().refused.push(id);
     }
 
     /// Calls of `op` wait until the returned handle is notified (each notification lets one go on).
@@ -138,6 +145,11 @@ impl Store for FaultyStore {
     }
 
     async fn settle(&self, batch: &[Settlement], finished: &[Token]) -> Result<Vec<Settled>, StoreError> {
+        let refused = self.plan.lock().unwrap().refused.clone();
+        if batch.iter().any(|settlement| refused.contains(&settlement.id)) {
+            self.plan.lock().unwrap().faults_hit += 1;
+            return Err(StoreError::during("a planned refusal")(sqlx::Error::RowNotFound));
+        }
         self.around(Op::Settle, self.inner.settle(batch, finished)).await
     }
 

@@ -10,12 +10,13 @@ use aftercommit::{
 use tokio::sync::Barrier;
 
 use super::{
-    PATIENCE, Running, at_once, config, engine,
+    PATIENCE, Running, Stop, at_once, config, engine,
     faulty::{FaultyStore, Op},
     reaches, served,
 };
 use crate::support::{
-    Script, Scripted, TestDatabase, answer, eventually, key_terms, none_terms, on_every_database, on_postgres,
+    LEASE, Script, Scripted, TestDatabase, answer, eventually, key_terms, none_terms, on_every_database,
+    on_postgres,
 };
 
 on_every_database!(
@@ -28,7 +29,7 @@ on_every_database!(
 on_postgres!(a_lease_shorter_than_the_timeout_is_refused);
 
 async fn end_all_leases(db: &TestDatabase) {
-    let ended = db.engine.before(db.engine.now(), Duration::from_secs(1));
+    let ended = db.engine.before(db.engine.now(), 4 * LEASE);
     db.sql.execute(&format!("UPDATE aftercommit.claims SET lease_until = {ended}")).await;
 }
 
@@ -47,9 +48,9 @@ async fn a_worker_that_lost_its_lease_cannot_fail_what_another_applied(db: &Test
     first.stop.drain.cancel();
     end_all_leases(db).await;
     let second = engine(db.store.clone(), "second", vec![served("pay", &quick, at_once(key_terms()))]);
-    second.run_once().await.expect("a sweep");
+    second.run_once(Stop::default()).await.expect("a sweep");
     let once_more = async || {
-        second.run_once().await.expect("a round");
+        second.run_once(Stop::default()).await.expect("a round");
         (db.state(id).await == State::Succeeded).then_some(())
     };
     eventually(PATIENCE, "the second worker applies it", once_more).await;
@@ -73,7 +74,7 @@ async fn a_held_effect_is_parked_once_and_the_late_answer_still_settles_it(db: &
     barrier.wait().await;
     end_all_leases(db).await;
     engine(db.store.clone(), "second", vec![served("mail", &other, hold())])
-        .run_once()
+        .run_once(Stop::default())
         .await
         .expect("a sweep");
     assert_eq!(db.state(id).await, State::InDoubt);
@@ -98,7 +99,7 @@ async fn a_busy_runtime_does_not_lose_its_leases(db: &TestDatabase) {
             });
             let mut of = served("pay", &burning, key_terms());
             (of.lease, of.terms.timeout) = (Duration::from_millis(2500), Duration::from_millis(400));
-            engine(store, "busy", vec![of]).run_once().await.unwrap()
+            engine(store, "busy", vec![of]).run_once(Stop::default()).await.unwrap()
         })
     });
     let idle = Scripted::applying();

@@ -1,17 +1,17 @@
 //! Guarantee: a database that fails, at whatever moment and however long, loses nothing and doubles nothing.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use aftercommit::{contract::OnUnknown, outcome::Verdict, state::State};
 use tokio::sync::Barrier;
 
 use super::{
-    PATIENCE, Running, at_once, engine,
+    PATIENCE, Running, Stop, at_once, engine,
     faulty::{Fault, FaultyStore, Op},
     reaches, served,
 };
 use crate::support::{
-    Script, Scripted, TestDatabase, answer, eventually, key_terms, none_terms, on_every_database,
+    LEASE, Script, Scripted, TestDatabase, answer, eventually, key_terms, none_terms, on_every_database,
 };
 
 on_every_database!(
@@ -20,6 +20,7 @@ on_every_database!(
     a_claim_whose_answer_was_lost_is_swept_and_not_called_by_the_one_that_lost_it,
     an_outage_during_a_call_is_waited_out,
     a_worker_that_starts_before_the_database_registers_when_it_comes,
+    an_outcome_that_the_database_refuses_holds_up_no_other,
 );
 
 /// OUTBOX-07 (b).
@@ -28,7 +29,9 @@ async fn a_settle_whose_answer_was_lost_is_found_written_and_nothing_is_sent_twi
     store.fail(Op::Settle, &[Fault::After, Fault::After]);
     let downstream = Scripted::applying();
     let id = db.insert("pay", "k").await;
-    let report = engine(store.clone(), "w", vec![served("pay", &downstream, key_terms())]).run_once().await;
+    let report = engine(store.clone(), "w", vec![served("pay", &downstream, key_terms())])
+        .run_once(Stop::default())
+        .await;
     assert_eq!(store.faults_hit(), 2);
     let report = report.expect("a round");
     assert_eq!((report.settled, report.fenced), (1, 0), "found done, not fenced");
@@ -43,7 +46,7 @@ async fn a_settle_that_failed_is_written_later_and_nothing_is_sent_twice(db: &Te
     let downstream = Scripted::applying();
     let id = db.insert("mail", "k").await;
     let of = served("mail", &downstream, none_terms(OnUnknown::Hold));
-    engine(store.clone(), "w", vec![of]).run_once().await.expect("a round");
+    engine(store.clone(), "w", vec![of]).run_once(Stop::default()).await.expect("a round");
     assert_eq!(store.faults_hit(), 3);
     assert_eq!(db.state(id).await, State::Succeeded);
     assert_eq!(downstream.calls().len(), 1);
@@ -56,11 +59,11 @@ async fn a_claim_whose_answer_was_lost_is_swept_and_not_called_by_the_one_that_l
     let downstream = Scripted::applying();
     let id = db.insert("pay", "k").await;
     let of = served("pay", &downstream, at_once(key_terms()));
-    let lost = engine(store.clone(), "w", vec![of.clone()]).run_once().await;
+    let lost = engine(store.clone(), "w", vec![of.clone()]).run_once(Stop::default()).await;
     assert!(lost.is_err(), "the round says that the database failed");
     assert_eq!(store.faults_hit(), 1);
     assert_eq!((db.state(id).await, downstream.calls().len()), (State::InFlight, 0));
-    let ended = db.engine.before(db.engine.now(), Duration::from_secs(1));
+    let ended = db.engine.before(db.engine.now(), 4 * LEASE);
     db.sql.execute(&format!("UPDATE aftercommit.claims SET lease_until = {ended}")).await;
     let worker = Running::start(engine(db.store.clone(), "next", vec![of]));
     worker_sweeps_without_waiting(db, &worker).await;
@@ -78,7 +81,7 @@ async fn a_claim_whose_answer_was_lost_is_swept_and_not_called_by_the_one_that_l
 async fn worker_sweeps_without_waiting(db: &TestDatabase, _worker: &Running) {
     let idle = Scripted::applying();
     let of = served("another", &idle, key_terms());
-    engine(db.store.clone(), "sweeper", vec![of]).run_once().await.expect("a sweep");
+    engine(db.store.clone(), "sweeper", vec![of]).run_once(Stop::default()).await.expect("a sweep");
 }
 
 async fn an_outage_during_a_call_is_waited_out(db: &TestDatabase) {
@@ -117,4 +120,21 @@ async fn a_worker_that_starts_before_the_database_registers_when_it_comes(db: &T
     reaches(db, id, State::Succeeded).await;
     worker.drain().await;
     assert_eq!(db.log(id).await.len(), 1);
+}
+
+async fn an_outcome_that_the_database_refuses_holds_up_no_other(db: &TestDatabase) {
+    let store = FaultyStore::over(db.store.clone());
+    let downstream = Scripted::applying();
+    let bad = db.insert("pay", "bad").await;
+    store.refuse(bad);
+    let good = db.insert_many("pay", "good", 5).await;
+    let worker = Running::start(engine(store.clone(), "w", vec![served("pay", &downstream, key_terms())]));
+    for id in good {
+        reaches(db, id, State::Succeeded).await;
+    }
+    let after = db.insert("pay", "after").await;
+    reaches(db, after, State::Succeeded).await;
+    worker.drain().await;
+    assert!(store.faults_hit() > 0);
+    assert_eq!(db.state(bad).await, State::InFlight, "left to the sweep");
 }

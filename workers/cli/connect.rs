@@ -6,7 +6,7 @@ use aftercommit::{Enqueued, NewEffect, Outbox, error::EnqueueError};
 use anyhow::Context as _;
 use sqlx::{ConnectOptions, Connection, PgConnection, SqliteConnection, sqlite::SqliteConnectOptions};
 
-use super::context::{absent_file, without_password};
+use super::context::{usable_file, without_password};
 
 /// A connection that writes effects.
 pub(crate) enum Writer {
@@ -28,7 +28,7 @@ impl Writer {
     pub(crate) async fn connect(url: &str) -> anyhow::Result<Self> {
         let place = || format!("the database {}", without_password(url));
         if url.starts_with("sqlite:") {
-            absent_file(url)?;
+            usable_file(url)?;
             return Ok(Self::Sqlite(sqlite(url).await.with_context(place)?));
         }
         Ok(Self::Postgres(PgConnection::connect(url).await.with_context(place)?))

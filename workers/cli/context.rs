@@ -1,13 +1,19 @@
 //! What a command runs with: the global flags, the settings they lead to, the database they name.
 
-use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use aftercommit::{
     error::StoreError,
     store::{self, Database, Options},
 };
-use aftercommit_workers::config::{Settings, Sources};
+use aftercommit_workers::config::{ConfigError, Settings, Sources};
 use anyhow::Context as _;
+use rustix::fs::{Access, access};
 use sqlx::{Connection as _, PgConnection};
 
 use super::{Exit, Global, fail};
@@ -36,6 +42,18 @@ impl Context {
     /// Whether data is printed as JSON.
     pub(crate) fn json(&self) -> bool {
         self.global.json
+    }
+
+    /// Refuses `--json` where what is printed is no data: `what` says what it is.
+    ///
+    /// # Errors
+    ///
+    /// When `--json` was given.
+    pub(crate) fn refuse_json(&self, what: &str) -> anyhow::Result<()> {
+        if self.json() {
+            return Err(fail(Exit::Usage, format!("{what}, for which there is no JSON: leave out --json")));
+        }
+        Ok(())
     }
 
     /// The `--database` flag.
@@ -78,8 +96,20 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// When the configuration is wrong, or there is none.
+    /// When the configuration is wrong, with a line for each thing that is, or there is none.
     pub(crate) fn settings(&self) -> anyhow::Result<Settings> {
+        self.load()?.map_err(|problems| {
+            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            fail(Exit::Usage, lines.join("\n"))
+        })
+    }
+
+    /// The effective settings, or everything that is wrong with them.
+    ///
+    /// # Errors
+    ///
+    /// When there is no configuration.
+    pub(crate) fn load(&self) -> anyhow::Result<Result<Settings, Vec<ConfigError>>> {
         let file = self.file()?;
         if file.is_none() && !self.configured()? {
             return Err(fail(
@@ -92,7 +122,7 @@ impl Context {
         }
         let overrides = self.global.database.iter().map(|url| ("database".to_owned(), url.clone())).collect();
         let sources = Sources { file, env: std::env::vars().collect(), overrides, dev: false };
-        Ok(Settings::load(&sources)?)
+        Ok(Settings::load_all(&sources))
     }
 
     /// The database's URL: flag, environment, file; else the playground's, where there is one.
@@ -127,7 +157,12 @@ impl Context {
     ///
     /// When nobody names one, or it cannot be used.
     pub(crate) async fn open(&self) -> anyhow::Result<Arc<dyn Database>> {
-        open(&self.database_url()?, &Options::default()).await
+        // Where a configuration names an environment, nobody reads or decides in another one's database by mistake.
+        let environment = match self.file()? {
+            Some(_) => Some(self.settings()?.environment),
+            None => None,
+        };
+        open(&self.database_url()?, &Options { environment, ..Options::default() }).await
     }
 
     /// How this program was called, with the flags that lead to the same database: for commands that a person can copy.
@@ -143,6 +178,20 @@ impl Context {
         }
         words.join(" ")
     }
+
+    /// Makes [`Self::invocation`] known to whatever prints a hint.
+    pub(crate) fn announce(&self) {
+        // The first one stands: a process runs one command.
+        INVOCATION.set(self.invocation()).ok();
+    }
+}
+
+/// How this process was called, for hints in errors that are made where no context is at hand.
+static INVOCATION: OnceLock<String> = OnceLock::new();
+
+/// [`Context::invocation`] of this process.
+pub(crate) fn invocation() -> String {
+    INVOCATION.get().cloned().unwrap_or_else(program)
 }
 
 /// How this program was called.
@@ -162,7 +211,7 @@ fn default_file() -> Option<PathBuf> {
 ///
 /// When it cannot be used.
 pub(crate) async fn open(url: &str, options: &Options) -> anyhow::Result<Arc<dyn Database>> {
-    absent_file(url)?;
+    usable_file(url)?;
     reachable(url).await?;
     store::connect(url, options).await.with_context(|| format!("the database {}", without_password(url)))
 }
@@ -184,18 +233,53 @@ async fn reachable(url: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// SQLite's own words for a file that is not there help nobody.
-pub(crate) fn absent_file(url: &str) -> anyhow::Result<()> {
-    match sqlite_file(url) {
-        Some(path) if !path.exists() => Err(fail(
-            Exit::Unreachable,
+/// SQLite's own words for a file that is not there, or may not be written, help nobody.
+pub(crate) fn usable_file(url: &str) -> anyhow::Result<()> {
+    let Some(path) = sqlite_file(url) else { return Ok(()) };
+    let place = path.display();
+    match path.try_exists() {
+        Ok(true) => writable(&path),
+        Ok(false) => Err(fail(
+            Exit::Usage,
             format!(
-                "there is no database file {}; `aftercommit migrate` creates it, or check the path",
-                path.display()
+                "there is no database file {place}: check the path, or create it with `{} migrate`",
+                invocation()
             ),
         )),
-        _ => Ok(()),
+        Err(problem) => {
+            Err(fail(Exit::Usage, format!("the database file {place} cannot be reached: {problem}")))
+        }
     }
+}
+
+/// Refuses a file that this user may not change, or whose folder may not hold its write-ahead log. Asked of the system, not
+/// by opening: to close a SQLite file drops the locks that this process holds on it.
+pub(crate) fn writable(file: &Path) -> anyhow::Result<()> {
+    let folder = match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let needs = Access::READ_OK | Access::WRITE_OK;
+    let refused = |what: &str, path: &Path, problem: rustix::io::Errno| {
+        let problem = std::io::Error::from(problem);
+        if problem.kind() == std::io::ErrorKind::NotFound {
+            return fail(
+                Exit::Usage,
+                format!("there is no folder {}: make it, or check the path", path.display()),
+            );
+        }
+        fail(
+            Exit::Usage,
+            format!(
+                "{what} {} cannot be written ({problem}): let this user write it, or check the path",
+                path.display()
+            ),
+        )
+    };
+    if file.exists() {
+        access(file, needs).map_err(|problem| refused("the database file", file, problem))?;
+    }
+    access(folder, needs | Access::EXEC_OK).map_err(|problem| refused("the folder", folder, problem))
 }
 
 /// The file of a SQLite URL; `None` for other databases and for memory.
@@ -229,6 +313,7 @@ pub(crate) fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::exit::exit_of;
 
     #[test]
     fn words_are_quoted_for_a_shell() {
@@ -242,6 +327,17 @@ mod tests {
         let shown = without_password("postgres://shop:hush@localhost/shop");
         assert!(!shown.contains("hush") && shown.contains("shop:***@localhost"), "{shown}");
         assert_eq!(without_password("sqlite:shop.db"), "sqlite:shop.db");
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_a_mistake_and_the_next_step_is_named() {
+        let problem = usable_file("sqlite:/no/such/folder/x.db").unwrap_err();
+        assert_eq!(exit_of(&problem), Exit::Usage);
+        assert!(problem.to_string().contains("check the path") && problem.to_string().contains(" migrate`"));
+        let problem = writable(Path::new("/no/such/folder/x.db")).unwrap_err();
+        assert_eq!(exit_of(&problem), Exit::Usage);
+        assert!(problem.to_string().contains("/no/such/folder"), "{problem}");
+        assert!(usable_file("sqlite::memory:").is_ok() && usable_file("postgres://localhost/x").is_ok());
     }
 
     #[test]

@@ -6,16 +6,19 @@ use aftercommit::{
     Enqueued, IdempotencyKey, NewEffect,
     clock::Timestamp,
     error::EnqueueError,
-    store::{Database, Status},
+    store::{Database, DownstreamInfo, Status},
 };
+use aftercommit_workers::config::nearest;
 use clap::Args;
 use serde_json::{Map, Value};
 
 use super::{
-    Context, Exit, Writer, data, fail,
+    Context, Exit, Writer,
+    clean::clean,
+    data, fail,
     json::{self, EffectJson},
-    parse, talk,
-    times::relative,
+    parse, table, talk,
+    times::{relative, utc},
 };
 
 #[derive(Debug, Args)]
@@ -63,15 +66,23 @@ pub(crate) struct EnqueueArgs {
 /// Enqueues it.
 pub(super) async fn run(context: &Context, args: EnqueueArgs) -> anyhow::Result<Exit> {
     let downstream = args.downstream.clone();
-    let delay = args.delay;
+    let (delay, expires_at) = (args.delay, args.expires_at);
     let mut effect = build(args)?;
     let url = context.database_url()?;
     let store = super::context::open(&url, &aftercommit::store::Options::default()).await?;
     if let Some(delay) = delay {
         effect = effect.due_at(store.now().await?.plus(delay));
     }
+    if let Some(at) = expires_at
+        && at <= store.now().await?
+    {
+        return Err(fail(
+            Exit::Usage,
+            format!("--expires-at {} has passed already: it would never be sent", utc(at)),
+        ));
+    }
     let written = Writer::connect(&url).await?.enqueue(effect).await.map_err(explained)?;
-    warn_if_unknown(store.as_ref(), &downstream).await?;
+    warn_if_unserved(store.as_ref(), &downstream).await?;
     show(context, store.as_ref(), &written).await
 }
 
@@ -129,15 +140,31 @@ fn refuses_values(said: &dyn sqlx::error::DatabaseError) -> bool {
     sqlite || code.starts_with("22") || code.starts_with("23") || code.starts_with("AC") || code == "P0001"
 }
 
-async fn warn_if_unknown(store: &dyn Database, name: &str) -> anyhow::Result<()> {
+/// Says when nobody will carry it out for now.
+async fn warn_if_unserved(store: &dyn Database, name: &str) -> anyhow::Result<()> {
     let known = store.downstreams().await?;
-    if known.iter().any(|info| info.name == name && info.kind.is_some()) {
-        return Ok(());
+    if let Some(note) = unserved(&known, name) {
+        talk!("note: {note}");
     }
-    talk!(
-        "note: no configuration made a downstream {name} known here yet; the effect waits, unserved, until a worker serves it."
-    );
     Ok(())
+}
+
+fn unserved(known: &[DownstreamInfo], name: &str) -> Option<String> {
+    match known.iter().find(|info| info.name == name && info.kind.is_some()) {
+        Some(info) if info.workers > 0 => None,
+        Some(_) => {
+            Some(format!("no live worker serves {} now; the effect waits until one does.", clean(name)))
+        }
+        None => {
+            let names = known.iter().filter(|info| info.kind.is_some()).map(|info| info.name.as_str());
+            let hint = nearest(name, names);
+            let hint = hint.map_or_else(String::new, |nearest| format!(" Did you mean {nearest}?"));
+            Some(format!(
+                "no configuration made a downstream {} known here yet; the effect waits, unserved, until a worker serves it.{hint}",
+                clean(name)
+            ))
+        }
+    }
 }
 
 async fn show(context: &Context, store: &dyn Database, written: &Enqueued) -> anyhow::Result<Exit> {
@@ -169,10 +196,12 @@ fn line(effect: &Status, now: Timestamp) -> String {
     let operation = effect.operation.as_deref().map(|name| format!("/{name}")).unwrap_or_default();
     let due = effect.due_at.filter(|due| *due > now && effect.state.is_pending());
     let due = due.map(|due| format!(", due {}", relative(due, now))).unwrap_or_default();
-    format!(
-        "Effect {} for {}{operation} with key {} is {}{due}.",
-        effect.id, effect.downstream, effect.idempotency_key, effect.state
-    )
+    let state = table::state_words(effect.state, effect.held_by.as_deref());
+    let words = format!(
+        "Effect {} for {}{operation} with key {} is {state}{due}.",
+        effect.id, effect.downstream, effect.idempotency_key
+    );
+    clean(&words).into_owned()
 }
 
 #[cfg(test)]
@@ -204,6 +233,26 @@ mod tests {
             assert_eq!(exit_of(&problem), Exit::Usage, "{words:?}");
             assert!(problem.to_string().contains(named), "{problem}");
         }
+    }
+
+    #[test]
+    fn who_would_carry_it_out_is_told() {
+        let info = |name: &str, workers| DownstreamInfo {
+            name: name.to_owned(),
+            kind: Some("http".to_owned()),
+            contract: None,
+            workers,
+            pending: 0,
+            in_flight: 0,
+            in_doubt: 0,
+            failed: 0,
+            oldest_due_at: None,
+        };
+        let known = [info("payments", 1), info("mail", 0)];
+        assert_eq!(unserved(&known, "payments"), None);
+        assert!(unserved(&known, "mail").unwrap().contains("no live worker"));
+        assert!(unserved(&known, "payment").unwrap().contains("Did you mean payments?"));
+        assert!(!unserved(&known, "zzz").unwrap().contains("Did you mean"));
     }
 
     #[test]

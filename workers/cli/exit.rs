@@ -5,7 +5,7 @@ use std::{io, process::ExitCode};
 use aftercommit::error::{EnqueueError, StoreError};
 use aftercommit_workers::config::ConfigError;
 
-use super::talk;
+use super::{clean::clean_lines, context::invocation, talk};
 
 /// The exit codes of the public interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub(crate) fn report(problem: &anyhow::Error) -> Exit {
     }) {
         return Exit::Ok;
     }
-    talk!("aftercommit: {}", sentence(problem));
+    talk!("aftercommit: {}", clean_lines(&sentence(problem)));
     exit_of(problem)
 }
 
@@ -81,10 +81,7 @@ fn known(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
         return Some(failure.exit);
     }
     if let Some(store) = cause.downcast_ref::<StoreError>() {
-        if matches!(store, StoreError::Unsupported(_)) {
-            return Some(Exit::Usage);
-        }
-        return store.is_outage().then_some(Exit::Unreachable);
+        return of_store(store);
     }
     if let Some(enqueue) = cause.downcast_ref::<EnqueueError>() {
         if matches!(enqueue, EnqueueError::Invalid(_)) {
@@ -94,25 +91,107 @@ fn known(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     }
     if let Some(sqlx) = cause.downcast_ref::<sqlx::Error>() {
         let outage = matches!(sqlx, sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolTimedOut);
-        return outage.then_some(Exit::Unreachable);
+        return misconfigured(sqlx).then_some(Exit::Usage).or(outage.then_some(Exit::Unreachable));
     }
     cause.downcast_ref::<ConfigError>().map(|_| Exit::Usage)
+}
+
+fn of_store(problem: &StoreError) -> Option<Exit> {
+    let wrong = matches!(
+        problem,
+        StoreError::Unsupported(_)
+            | StoreError::SchemaTooOld { .. }
+            | StoreError::SchemaTooNew { .. }
+            | StoreError::OtherEnvironment { .. }
+    );
+    let wrong = wrong || matches!(problem, StoreError::Database { source, .. } if misconfigured(source));
+    wrong.then_some(Exit::Usage).or(problem.is_outage().then_some(Exit::Unreachable))
+}
+
+/// Whether the database URL, or what it names, is wrong: repeating it will not help.
+fn misconfigured(problem: &sqlx::Error) -> bool {
+    if matches!(problem, sqlx::Error::Configuration(_)) {
+        return true;
+    }
+    let code = problem.as_database_error().and_then(|said| said.code()).unwrap_or_default();
+    if code.len() == 5 {
+        // No such database; no such role, or not with this password.
+        return code == "3D000" || code.starts_with("28");
+    }
+    // SQLite: no permission, read-only, cannot be opened, no database.
+    code.parse::<u32>().is_ok_and(|code| matches!(code & 0xff, 3 | 8 | 14 | 26))
 }
 
 /// The chain of causes as one text; a cause that repeats what was said already is left out.
 pub(crate) fn sentence(problem: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in problem.chain() {
-        let part = cause.to_string();
-        if text.contains(part.trim_end_matches('.')) {
-            continue;
+        let sqlx = cause.downcast_ref::<sqlx::Error>();
+        let part = match (sqlx, cause.downcast_ref::<StoreError>()) {
+            (Some(sqlx), _) => database_words(sqlx),
+            // What it was connected for stands before it, and what went wrong behind it.
+            (None, Some(StoreError::Database { doing: "connecting" | "reading the database URL", .. }))
+                if !text.is_empty() =>
+            {
+                continue;
+            }
+            (None, Some(store)) => store_words(store),
+            (None, None) => cause.to_string(),
+        };
+        if !text.contains(part.trim_end_matches('.')) {
+            if !text.is_empty() {
+                text.push_str(": ");
+            }
+            text.push_str(&part);
         }
-        if !text.is_empty() {
-            text.push_str(": ");
+        if sqlx.is_some() {
+            // Its own causes are in its words.
+            break;
         }
-        text.push_str(&part);
     }
     text
+}
+
+fn store_words(problem: &StoreError) -> String {
+    let StoreError::SchemaTooOld { found, needs } = problem else { return problem.to_string() };
+    let command = format!("{} migrate", invocation());
+    if *found == 0 {
+        return format!("there is no aftercommit schema in this database yet: run `{command}`");
+    }
+    format!("this database has schema version {found} and this program needs {needs}: run `{command}`")
+}
+
+/// What a database said, without the driver's additions, and the next step where there is one.
+fn database_words(problem: &sqlx::Error) -> String {
+    if let Some(said) = problem.as_database_error() {
+        let message = said.message();
+        let step = match said.code().unwrap_or_default().as_ref() {
+            "3D000" => ": create it (createdb), or correct the database URL",
+            "28000" if message.contains("does not exist") => {
+                ": create it (createuser), or correct the database URL"
+            }
+            "28P01" => ": correct the password or the user in the database URL",
+            _ => "",
+        };
+        return format!("{message}{step}");
+    }
+    if let sqlx::Error::Configuration(why) = problem {
+        // One part of the driver wraps another's error of the same name.
+        let why = why.to_string();
+        let why = why.trim_start_matches("error with configuration: ");
+        return format!("the database URL cannot be used: {why}");
+    }
+    if let sqlx::Error::Io(why) = problem {
+        let step = if matches!(why.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) {
+            "is the server running, and are host and port of the database URL its own?"
+        } else if why.to_string().contains("lookup address") {
+            "correct the host in the database URL, or look at the name service"
+        } else {
+            "look whether the server runs and the network lets this machine reach it"
+        };
+        return format!("{why}: {step}");
+    }
+    problem.to_string()
 }
 
 #[cfg(test)]
@@ -143,6 +222,26 @@ mod tests {
         let outage = StoreError::during("connecting")(sqlx::Error::Io(refused));
         assert_eq!(exit_of(&outage.into()), Exit::Unreachable);
         assert_eq!(exit_of(&StoreError::Unsupported("no".to_owned()).into()), Exit::Usage);
-        assert_eq!(exit_of(&StoreError::SchemaTooOld { found: 0, needs: 1 }.into()), Exit::Failure);
+        let other = StoreError::OtherEnvironment { found: "a".to_owned(), configured: "b".to_owned() };
+        for mistake in [StoreError::SchemaTooOld { found: 0, needs: 1 }, other] {
+            assert_eq!(exit_of(&mistake.into()), Exit::Usage);
+        }
+        let options =
+            StoreError::during("reading the database URL")(sqlx::Error::Configuration("sslmode".into()));
+        assert_eq!(exit_of(&options.into()), Exit::Usage);
+    }
+
+    #[test]
+    fn what_can_be_done_is_said_once_and_with_the_command() {
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let outage = anyhow::Error::from(StoreError::during("connecting")(sqlx::Error::Io(refused)));
+        let words = sentence(&outage.context("the database postgres://localhost/shop"));
+        assert_eq!(
+            words,
+            "the database postgres://localhost/shop: connection refused: is the server running, and are host and port \
+             of the database URL its own?"
+        );
+        let words = sentence(&StoreError::SchemaTooOld { found: 0, needs: 1 }.into());
+        assert!(words.ends_with(" migrate`"), "{words}");
     }
 }

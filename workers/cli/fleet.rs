@@ -5,8 +5,9 @@ use clap::{Args, Subcommand};
 
 use super::{
     Context, Exit, Grid, data,
+    effects::absent,
     json::{self, AuditJson, DownstreamJson, WorkerJson},
-    table, talk,
+    parse, table, talk,
     times::{relative, utc},
 };
 
@@ -26,10 +27,10 @@ Examples:
   aftercommit audit --effect 17")]
 pub(crate) struct AuditArgs {
     /// Only this effect
-    #[arg(long, value_name = "ID")]
-    effect: Option<i64>,
+    #[arg(long, value_name = "ID", value_parser = parse::effect_id)]
+    effect: Option<EffectId>,
     /// At most this many
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = parse::limit)]
     limit: u32,
 }
 
@@ -45,14 +46,18 @@ pub(super) async fn downstreams(context: &Context, command: &DownstreamsCommand)
         return Ok(Exit::Ok);
     }
     if all.is_empty() {
-        talk!("No downstreams are known yet: `aftercommit migrate` with a configuration makes them known.");
+        talk!(
+            "No downstreams are known yet: `{} migrate` with a configuration makes them known.",
+            context.invocation()
+        );
         return Ok(Exit::Ok);
     }
     let now = store.now().await?;
     let mut grid =
         Grid::new(&["NAME", "KIND", "WORKERS", "PENDING", "IN FLIGHT", "IN DOUBT", "FAILED", "OLDEST DUE"])
-            .unbroken(&[1, 2, 3, 4, 5, 6, 7])
-            .numbers(&[2, 3, 4, 5, 6]);
+            .numbers(&[2, 3, 4, 5, 6])
+            .cut(&[0])
+            .below(&[7, 1]);
     for info in &all {
         grid.row(vec![
             table::cell(&info.name),
@@ -66,7 +71,7 @@ pub(super) async fn downstreams(context: &Context, command: &DownstreamsCommand)
         ]);
     }
     data(grid)?;
-    let mut contracts = Grid::new(&["NAME", "CONTRACT"]);
+    let mut contracts = Grid::new(&["NAME", "CONTRACT"]).below(&[1]);
     for info in &all {
         let contract =
             info.contract.as_deref().unwrap_or("none is known here: no configuration has named it yet");
@@ -87,13 +92,14 @@ pub(super) async fn workers(context: &Context) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     if all.is_empty() {
-        talk!("No worker has reported here: start `aftercommit work`.");
+        talk!("No worker has reported here: start `{} work`.", context.invocation());
         return Ok(Exit::Ok);
     }
     let now = store.now().await?;
     let mut grid = Grid::new(&["WORKER", "VERSION", "SEEN", "STARTED", "IN FLIGHT", "SERVES"])
-        .unbroken(&[0, 1, 2, 3, 4])
-        .numbers(&[4]);
+        .numbers(&[4])
+        .cut(&[0])
+        .below(&[5]);
     for info in &all {
         grid.row(vec![
             table::cell(&info.name),
@@ -111,7 +117,13 @@ pub(super) async fn workers(context: &Context) -> anyhow::Result<Exit> {
 /// `audit`.
 pub(super) async fn audit(context: &Context, args: &AuditArgs) -> anyhow::Result<Exit> {
     let store = context.open().await?;
-    let rows = store.audit(args.effect.map(EffectId::new), args.limit).await?;
+    let rows = store.audit(args.effect, args.limit).await?;
+    if rows.is_empty()
+        && let Some(id) = args.effect
+        && store.effect(id).await?.is_none()
+    {
+        return Err(absent(id));
+    }
     if context.json() {
         for row in &rows {
             json::print(&AuditJson::from(row))?;
@@ -123,8 +135,9 @@ pub(super) async fn audit(context: &Context, args: &AuditArgs) -> anyhow::Result
         return Ok(Exit::Ok);
     }
     let mut grid = Grid::new(&["AT", "WHO", "VERB", "EFFECT", "FROM", "TO", "REASON"])
-        .unbroken(&[0, 3, 4, 5])
-        .numbers(&[3]);
+        .numbers(&[3])
+        .cut(&[1])
+        .below(&[6]);
     for row in &rows {
         grid.row(vec![
             table::cell(utc(row.at)),

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::{
     Context, Exit,
-    context::{open, without_password},
+    context::{open, sqlite_file, without_password, writable},
     data, json,
     output::plural,
     talk,
@@ -35,6 +35,7 @@ pub(super) async fn run(context: &Context, args: &MigrateArgs) -> anyhow::Result
     let url =
         settings.as_ref().map_or_else(|| context.database_url(), |settings| Ok(settings.database.clone()))?;
     if args.dry_run {
+        context.refuse_json("`migrate --dry-run` prints SQL")?;
         data(store::migration_sql(&url)?.trim_end())?;
         return Ok(Exit::Ok);
     }
@@ -69,6 +70,9 @@ pub(super) async fn run(context: &Context, args: &MigrateArgs) -> anyhow::Result
 ///
 /// When the database cannot be reached or migrated.
 pub(crate) async fn migrate(url: &str, environment: Option<&str>) -> anyhow::Result<Migrated> {
+    if let Some(file) = sqlite_file(url) {
+        writable(&file)?;
+    }
     store::migrate(url, environment).await.with_context(|| format!("migrating {}", without_password(url)))
 }
 

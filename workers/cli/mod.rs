@@ -4,6 +4,7 @@
 
 mod bench;
 mod bench_limits;
+mod clean;
 mod config;
 mod connect;
 mod context;
@@ -154,6 +155,7 @@ pub(crate) fn main() -> ExitCode {
 
 async fn run(cli: Cli) -> anyhow::Result<Exit> {
     let context = Context::new(cli.global);
+    context.announce();
     match cli.command {
         Command::Dev(args) => crate::demo::dev(&context, args).await,
         Command::Demo(args) => crate::demo::demo(&context, args).await,

@@ -53,12 +53,23 @@ pub(crate) fn ask(question: &str) -> io::Result<String> {
     Ok(answer.trim().to_owned())
 }
 
-/// How wide prose may be on stdout: the terminal's width, or unlimited elsewhere.
+/// How wide prose may be on stdout: the terminal's width; elsewhere what `COLUMNS` says, or unlimited.
 pub(crate) fn width() -> usize {
-    if !on_terminal() {
-        return usize::MAX;
+    if on_terminal() {
+        let size = rustix::termios::tcgetwinsize(io::stdout());
+        return terminal_width(size.map_or(0, |size| size.ws_col));
     }
-    rustix::termios::tcgetwinsize(io::stdout()).map_or(80, |size| usize::from(size.ws_col).max(40))
+    columns(std::env::var("COLUMNS").ok().as_deref())
+}
+
+/// A terminal that does not know its width (a serial line, some containers) says 0.
+fn terminal_width(columns: u16) -> usize {
+    if columns == 0 { 80 } else { usize::from(columns).max(40) }
+}
+
+fn columns(variable: Option<&str>) -> usize {
+    let columns = variable.and_then(|text| text.trim().parse().ok()).filter(|columns| *columns > 0);
+    columns.map_or(usize::MAX, |columns: usize| columns.max(40))
 }
 
 /// `text`, its lines broken between words to be at most `width` characters wide; what follows a break is indented by
@@ -82,6 +93,9 @@ pub(crate) fn wrapped(text: &str, width: usize, indent: usize) -> String {
         }
         lines.push(now);
     }
+    for line in &mut lines {
+        line.truncate(line.trim_end_matches(' ').len());
+    }
     lines.join("\n")
 }
 
@@ -94,6 +108,16 @@ pub(crate) fn plural(count: impl Into<u64>, word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_width_that_nobody_knows_is_80() {
+        assert_eq!((terminal_width(0), terminal_width(120), terminal_width(1)), (80, 120, 40));
+        assert_eq!(
+            (columns(Some("60")), columns(Some("0")), columns(Some("x"))),
+            (60, usize::MAX, usize::MAX)
+        );
+        assert_eq!(columns(None), usize::MAX);
+    }
 
     #[test]
     fn prose_is_broken_between_words_and_nothing_is_lost() {

@@ -2,7 +2,11 @@
 
 use std::{io::Read, time::Duration};
 
-use aftercommit::{clock::Timestamp, effect::PAYLOAD_LEN_MAX, state::State};
+use aftercommit::{
+    clock::Timestamp,
+    effect::{EffectId, PAYLOAD_LEN_MAX},
+    state::State,
+};
 use anyhow::Context as _;
 
 use super::{Exit, fail};
@@ -31,6 +35,21 @@ pub(crate) fn timestamp(text: &str) -> Result<Timestamp, String> {
     i64::try_from(at.unix_timestamp_nanos() / 1000)
         .map(Timestamp::from_micros)
         .map_err(|_too_far| format!("{text:?} is too far away"))
+}
+
+/// An effect's number.
+pub(crate) fn effect_id(text: &str) -> Result<EffectId, String> {
+    let number = text.parse::<i64>().ok().filter(|number| *number > 0);
+    number.map(EffectId::new).ok_or_else(|| "write an effect's number, such as 17".to_owned())
+}
+
+/// More rows than anybody reads; what is asked for is held in memory.
+const LIMIT_MAX: u32 = 1_000_000;
+
+/// How many rows.
+pub(crate) fn limit(text: &str) -> Result<u32, String> {
+    let number = text.parse::<u32>().ok().filter(|number| (1..=LIMIT_MAX).contains(number));
+    number.ok_or_else(|| format!("write a number from 1 to {LIMIT_MAX}"))
 }
 
 /// A state's word; `in-doubt` is taken for `in_doubt`.
@@ -80,6 +99,16 @@ mod tests {
         for wrong in ["", "30", "s", "1w", "-1s", "1.5s", "99999999999999999999s", "999999999999999999d"] {
             assert!(duration(wrong).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn numbers_say_what_they_must_be() {
+        assert_eq!(effect_id("17"), Ok(EffectId::new(17)));
+        for wrong in ["abc", "0", "-1", ""] {
+            assert!(effect_id(wrong).unwrap_err().contains("such as 17"), "{wrong}");
+        }
+        assert_eq!(limit("50"), Ok(50));
+        assert!(limit("0").unwrap_err().contains("from 1 to 1000000") && limit("4294967295").is_err());
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(super) fn run(context: &Context, command: &ProfilesCommand) -> anyhow::Resul
 }
 
 fn list(context: &Context) -> anyhow::Result<Exit> {
-    let mut grid = Grid::new(&["NAME", "READ", "CONFIDENCE", "WHAT"]).unbroken(&[0, 1, 2]);
+    let mut grid = Grid::new(&["NAME", "READ", "CONFIDENCE", "WHAT"]).below(&[3]);
     for profile in all() {
         let about = profile.about()?;
         if context.json() {

@@ -59,7 +59,8 @@ pub(super) async fn run(context: &Context, args: &WorkArgs) -> anyhow::Result<Ex
     }
     let mut signals = Signals::listen()?;
     let config = engine_config(&settings, &served);
-    let Some(store) = open_patiently(&url, args, &mut signals).await? else { return Ok(Exit::Ok) };
+    let options = Options { environment: Some(settings.environment.clone()), ..Options::default() };
+    let Some(store) = open_patiently(&url, &options, args, &mut signals).await? else { return Ok(Exit::Ok) };
     let names: Vec<&str> = served.iter().map(|served| served.name.as_ref()).collect();
     tracing::info!(worker = %config.worker, downstreams = %names.join(","), "worker started");
     let engine = Engine::new(store, served, config, Arc::new(SystemClock))
@@ -90,12 +91,13 @@ const OPEN_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::
 /// order; `None` when it was told to stop meanwhile. A run with an end of its own fails at once.
 async fn open_patiently(
     url: &str,
+    options: &Options,
     args: &WorkArgs,
     signals: &mut Signals,
 ) -> anyhow::Result<Option<Arc<dyn Database>>> {
     let mut pause = OPEN_PAUSE.0;
     loop {
-        let problem = match open(url, &Options::default()).await {
+        let problem = match open(url, options).await {
             Ok(store) => return Ok(Some(store)),
             Err(problem) => problem,
         };
@@ -126,7 +128,7 @@ async fn run_engine(
     // A task of its own: a signal must not drop a database call in the middle of its transaction.
     task.spawn(async move {
         if once {
-            engine.run_once().await
+            engine.run_once(inner).await
         } else if until_idle {
             engine.run_until_idle(inner).await
         } else {

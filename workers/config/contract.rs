@@ -10,7 +10,7 @@ use super::{
     ConfigError,
     answers::{AnswerRule, Answers, Marker, Predicate, StatusRule, is_header_name, is_pointer},
     section::Section,
-    tree::Node,
+    tree::{Node, Origin},
     values::{Setting, duration, quoted, show_duration},
 };
 
@@ -49,6 +49,9 @@ impl Setting for KeyIn {
         })
     }
 }
+
+/// How short and how long a key may be where nothing else is said.
+const KEY_LEN: (u16, u16) = (1, 255);
 
 /// How the key is written into a header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,7 +133,7 @@ pub(crate) struct Written {
 
 impl Written {
     /// Reads a `contract` table.
-    pub(crate) fn read(section: Section<'_>) -> Result<Self, ConfigError> {
+    pub(crate) fn read(section: &Section<'_>) -> Result<Self, ConfigError> {
         section.not_yet("window_entries", "leave it out and give a window that holds under your load")?;
         // For people: the pin already covers origin and credential.
         let _scope: Option<Vec<String>> = section.get("scope")?;
@@ -156,8 +159,8 @@ impl Written {
             retry_directive: section.get("retry_directive")?,
             stores: section.get("stores")?,
         };
-        written.validate(&section)?;
-        section.finish()?;
+        written.validate(section)?;
+        section.finished()?;
         Ok(written)
     }
 
@@ -224,8 +227,8 @@ impl Written {
             "dedupe is missing: write \"key\" (with a window) or \"none\", or name a profile".to_owned()
         })?;
         let key = KeyRule {
-            min_len: key_len("min_key_len", self.min_key_len, 1)?,
-            max_len: key_len("max_key_len", self.max_key_len, 255)?,
+            min_len: key_len("min_key_len", self.min_key_len, KEY_LEN.0)?,
+            max_len: key_len("max_key_len", self.max_key_len, KEY_LEN.1)?,
             charset: self.key_charset.unwrap_or_default(),
         };
         if key.min_len > key.max_len {
@@ -244,7 +247,79 @@ impl Written {
             can_probe: false,
             absent_after: Duration::ZERO,
         };
+        if let (Dedupe::Key, Some(Window::For(window))) = (dedupe, contract.window)
+            && window <= timeout.saturating_add(contract.margin)
+        {
+            return Err(format!(
+                "window ({}) must be longer than timeout ({}) + margin ({}), or no retry is ever safe",
+                show_duration(window),
+                show_duration(timeout),
+                show_duration(contract.margin)
+            ));
+        }
         contract.refuses(timeout).map_or(Ok(contract), Err)
+    }
+
+    /// Notes what stands in no file: what `base` brought, and defaults, so that the effective contract can be shown.
+    pub(crate) fn note_into(&self, section: &Section<'_>, base: &Self, source: &Origin) {
+        let brought = base.shown();
+        for (key, value) in self.shown() {
+            if section.has(key) {
+                continue;
+            }
+            let from_base = brought.iter().any(|(known, _)| *known == key);
+            section.note(key, value, if from_base { source } else { &Origin::Default });
+        }
+        for (key, value) in self.defaults() {
+            section.note(key, value, &Origin::Default);
+        }
+    }
+
+    /// What is written, as it would be written.
+    fn shown(&self) -> Vec<(&'static str, String)> {
+        fn show<T: Setting>(key: &'static str, value: Option<&T>) -> Option<(&'static str, String)> {
+            value.map(|value| (key, value.show()))
+        }
+        let all = [
+            show("dedupe", self.dedupe.as_ref()),
+            show("on_unknown", self.on_unknown.as_ref()),
+            show("key_in", self.key_in.as_ref()),
+            show("key_format", self.key_format.as_ref()),
+            show("key_charset", self.key_charset.as_ref()),
+            show("min_key_len", self.min_key_len.as_ref()),
+            show("max_key_len", self.max_key_len.as_ref()),
+            show("window", self.window.as_ref()),
+            show("margin", self.margin.as_ref()),
+            show("in_progress", self.in_progress.as_ref()),
+            show("mismatch", self.mismatch.as_ref()),
+            show("already_done", self.already_done.as_ref()),
+            show("not_applied", self.not_applied.as_ref()),
+            show("rejected", self.rejected.as_ref()),
+            show("stored", self.stored.as_ref()),
+            show("code_at", self.code_at.as_ref()),
+            show("success", self.success.as_ref()),
+            show("replay_header", self.replay_header.as_ref()),
+            show("retry_directive", self.retry_directive.as_ref()),
+            show("stores", self.stores.as_ref()),
+        ];
+        all.into_iter().flatten().collect()
+    }
+
+    /// What holds where nothing is written, as far as that is a value.
+    fn defaults(&self) -> Vec<(&'static str, String)> {
+        let hold = self.dedupe == Some(Dedupe::None) && self.on_unknown.is_none();
+        let key = self.dedupe == Some(Dedupe::Key);
+        let all = [
+            hold.then(|| ("on_unknown", OnUnknown::default().show())),
+            self.key_in.is_none().then(|| ("key_in", self.key_in().show())),
+            self.key_format.is_none().then(|| ("key_format", self.key_format().show())),
+            self.key_charset.is_none().then(|| ("key_charset", KeyCharset::default().show())),
+            self.min_key_len.is_none().then(|| ("min_key_len", KEY_LEN.0.to_string())),
+            self.max_key_len.is_none().then(|| ("max_key_len", KEY_LEN.1.to_string())),
+            self.margin.is_none().then(|| ("margin", DEFAULT_MARGIN.show())),
+            (key && self.stores.is_none()).then(|| ("stores", Stores::default().show())),
+        ];
+        all.into_iter().flatten().collect()
     }
 
     /// Where the key stands.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use aftercommit::{
-    contract::{Contract, Dedupe, KeyCharset, KeyRule},
+    contract::{Contract, Dedupe, KeyRule},
     downstream::{Downstream, Served, Terms},
     engine::LEASE_MARGIN,
     schedule::Policy,
@@ -14,7 +14,8 @@ use super::{
     ConfigError,
     contract::Written,
     section::{Section, nearest},
-    values::{Rate, Secrets},
+    tree::Origin,
+    values::{Rate, Secrets, show_duration},
 };
 use crate::{KINDS, profiles};
 
@@ -83,6 +84,8 @@ pub struct DownstreamSettings {
     pub(crate) operations: BTreeMap<String, Operation>,
     pub(crate) configured: Arc<dyn Configured>,
     pub(crate) place: String,
+    /// Where its credential is named: what a missing secret points at.
+    auth_place: String,
 }
 
 impl DownstreamSettings {
@@ -93,6 +96,7 @@ impl DownstreamSettings {
         worker_lease: Duration,
     ) -> Result<Self, ConfigError> {
         let place = section.place("").to_string();
+        let auth_place = section.place("auth").to_string();
         let (kind, read_kind) = kind(&section)?;
         for (key, instead) in [
             ("on_outcome", "read the outcome from aftercommit.status"),
@@ -110,7 +114,7 @@ impl DownstreamSettings {
         }
         let rate = section.get("rate")?;
         let default = default_operation(&section)?;
-        let operations = operations(&section, &default)?;
+        let operations = operations(name, &section, &default)?;
         let source = Source {
             section: &section,
             key_prefix: &key_prefix,
@@ -138,6 +142,7 @@ impl DownstreamSettings {
             operations,
             configured,
             place,
+            auth_place,
         })
     }
 
@@ -159,7 +164,8 @@ impl DownstreamSettings {
     /// Ready to be served: secrets resolved, client built.
     pub(crate) fn serve(&self, secrets: &Secrets) -> Result<Served, ConfigError> {
         let downstream = self.configured.build(secrets).map_err(|(key, problem)| {
-            ConfigError::new(&self.place, format!("downstream.{}.{key}", self.name), problem)
+            let place = if key.starts_with("auth") { &self.auth_place } else { &self.place };
+            ConfigError::new(place, format!("downstream.{}.{key}", self.name), problem)
         })?;
         Ok(Served {
             name: Arc::clone(&self.name),
@@ -199,7 +205,7 @@ fn registration(
     terms: Vec<(Option<String>, Terms)>,
 ) -> RegisteredDownstream {
     // An INSERT is checked against the downstream, not the operation: refuse only what no operation takes.
-    let key = terms.iter().map(|(_, terms)| terms.contract.key).reduce(widest).unwrap_or_default();
+    let key = terms.iter().map(|(_, terms)| terms.contract.key).reduce(KeyRule::widest).unwrap_or_default();
     let operations = terms
         .into_iter()
         .map(|(name, terms)| {
@@ -211,19 +217,10 @@ fn registration(
     RegisteredDownstream { name, kind, key_prefix: key_prefix.to_owned(), key, operations }
 }
 
-fn widest(a: KeyRule, b: KeyRule) -> KeyRule {
-    let charset = match (a.charset, b.charset) {
-        (KeyCharset::Printable, _) | (_, KeyCharset::Printable) => KeyCharset::Printable,
-        (KeyCharset::Token, _) | (_, KeyCharset::Token) => KeyCharset::Token,
-        (KeyCharset::Uuid, KeyCharset::Uuid) => KeyCharset::Uuid,
-    };
-    KeyRule { min_len: a.min_len.min(b.min_len), max_len: a.max_len.max(b.max_len), charset }
-}
-
 fn kind(section: &Section<'_>) -> Result<(&'static str, ReadKind), ConfigError> {
     let known = KINDS.iter().map(|(name, _)| *name);
     let Some(name) = section.get::<String>("kind")? else {
-        return Err(section.error("kind", "is missing: write kind = \"http\""));
+        return Err(section.missing("kind", "is missing: write kind = \"http\""));
     };
     if let Some((name, read)) = KINDS.iter().find(|(known, _)| *known == name) {
         return Ok((name, *read));
@@ -251,14 +248,17 @@ fn default_operation(section: &Section<'_>) -> Result<Operation, ConfigError> {
         );
         section.error("profile", format!("there is no such profile; {hint}"))
     })?;
-    let written = Written::read(section.child("contract")?)?;
+    let table = section.child("contract")?;
+    let written = Written::read(&table)?;
     if given && !section.has("profile") && written.dedupe.is_none() {
-        return Err(section.error(
-            "contract",
+        return Err(table.missing(
+            "dedupe",
             "dedupe is missing: write \"key\" (with a window) or \"none\", or name a profile",
         ));
     }
-    let written = written.over(&profile.contract()?);
+    let base = profile.contract()?;
+    let written = written.over(&base);
+    written.note_into(&table, &base, &Origin::Profile(profile_name.as_str().into()));
     let timeout = timeout(section, TIMEOUT)?;
     let mut policy = policy(&section.child("retry")?, &Policy::default())?;
     policy.max_pause = section.get_or("max_pause", policy.max_pause)?;
@@ -266,6 +266,7 @@ fn default_operation(section: &Section<'_>) -> Result<Operation, ConfigError> {
 }
 
 fn operations<'s>(
+    downstream: &str,
     section: &Section<'s>,
     default: &Operation,
 ) -> Result<Vec<(String, Section<'s>, Operation)>, ConfigError> {
@@ -273,7 +274,9 @@ fn operations<'s>(
     let mut operations = Vec::new();
     for name in table.names() {
         let section = table.child(&name)?;
-        let written = Written::read(section.child("contract")?)?.over(&default.written);
+        let contract = section.child("contract")?;
+        let written = Written::read(&contract)?.over(&default.written);
+        written.note_into(&contract, &default.written, &Origin::Downstream(downstream.into()));
         let timeout = timeout(&section, default.timeout)?;
         let policy = policy(&section.child("retry")?, &default.policy)?;
         let operation = operation(&section, written, policy, timeout)?;
@@ -331,7 +334,9 @@ fn lease(section: &Section<'_>, slowest: Duration, worker_lease: Duration) -> Re
         return Err(section.error(
             "lease",
             format!(
-                "must be at least the longest timeout ({slowest:?}) + {LEASE_MARGIN:?}, or a call that times out loses its lease: raise lease or lower timeout"
+                "must be at least the longest timeout ({}) + {}, or a call that times out loses its lease: raise lease or lower timeout",
+                show_duration(slowest),
+                show_duration(LEASE_MARGIN)
             ),
         ));
     }

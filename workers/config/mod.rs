@@ -31,7 +31,9 @@ pub(crate) use tree::parse as parse_toml;
 pub use values::SecretRef;
 pub(crate) use values::{Secrets, Setting, Size, quoted};
 
-use section::{Effective, nearest};
+use section::Effective;
+pub use section::nearest;
+pub use show::Shown;
 use tree::{Origin, Table};
 
 /// What a lease is unless a timeout asks for more.
@@ -118,46 +120,53 @@ impl Settings {
     ///
     /// [`ConfigError`] for the first thing that is wrong.
     pub fn load(sources: &Sources) -> Result<Self, ConfigError> {
-        let table = merged(sources)?;
+        Self::load_all(sources).map_err(|mut problems| problems.remove(0))
+    }
+
+    /// [`Self::load`] that goes on where something is wrong.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong and does not follow from something else that is; never empty.
+    pub fn load_all(sources: &Sources) -> Result<Self, Vec<ConfigError>> {
+        let table = merged(sources).map_err(|problem| vec![problem])?;
         let log = Log::default();
         let root = Section::root(&table, &log);
-        root.not_yet("pooler", "connect to the database directly")?;
-        root.not_yet("direct", "connect to the database directly")?;
-        root.not_yet("source", "run one fleet per database")?;
-        let database = required(
-            &root,
-            "database",
-            sources.dev.then_some("sqlite:aftercommit-dev.db"),
-            "write database = \"postgres://…\" or \"sqlite:shop.db\", or set DATABASE_URL",
-        )?;
-        let environment = required(
-            &root,
-            "environment",
-            sources.dev.then_some("dev"),
-            "write environment = \"production\" (or what this is): it keeps a worker from the wrong database",
-        )?;
-        let worker = worker(root.child("worker")?)?;
-        let retention = retention(root.child("retention")?)?;
-        let dashboard = dashboard(root.child("dashboard")?)?;
-        let section = root.child("downstream")?;
-        let mut downstreams = BTreeMap::new();
-        for name in section.names() {
-            check_name(&section, &name)?;
-            let settings = DownstreamSettings::read(&name, section.child(&name)?, worker.lease)?;
-            downstreams.insert(name, settings);
+        for (key, instead) in [
+            ("pooler", "connect to the database directly"),
+            ("direct", "connect to the database directly"),
+            ("source", "run one fleet per database"),
+        ] {
+            part(&log, root.not_yet(key, instead));
         }
-        root.finish()?;
-        check::accounts(&downstreams)?;
+        let database =
+            part(&log, given(&root, "database", sources.dev.then_some("sqlite:aftercommit-dev.db")));
+        let environment = part(&log, given(&root, "environment", sources.dev.then_some("dev")));
+        let worker = part(&log, root.child("worker").and_then(worker));
+        let retention = part(&log, root.child("retention").and_then(retention));
+        let dashboard = part(&log, root.child("dashboard").and_then(dashboard));
+        let lease = worker.map_or(LEASE, |worker| worker.lease);
+        let downstreams =
+            part(&log, root.child("downstream")).map(|section| downstreams(&section, lease, &log));
+        // What is missing is told only after a misspelt key that may be it.
+        require(&root, "database", database.as_deref(), DATABASE_REMEDY);
+        require(&root, "environment", environment.as_deref(), ENVIRONMENT_REMEDY);
+        part(&log, root.finish());
+        if let Some(downstreams) = &downstreams {
+            part(&log, check::accounts(downstreams));
+        }
+        let effective = log.into_inner()?;
         let secrets = Secrets(sources.env.iter().cloned().collect());
+        let nothing_is_wrong = "everything is there where nothing was noted as wrong";
         Ok(Self {
-            database,
-            environment,
-            worker,
-            retention,
-            dashboard,
-            downstreams,
+            database: database.expect(nothing_is_wrong),
+            environment: environment.expect(nothing_is_wrong),
+            worker: worker.expect(nothing_is_wrong),
+            retention: retention.expect(nothing_is_wrong),
+            dashboard: dashboard.expect(nothing_is_wrong),
+            downstreams: downstreams.expect(nothing_is_wrong),
             secrets,
-            effective: log.into_inner(),
+            effective,
         })
     }
 
@@ -167,16 +176,31 @@ impl Settings {
     ///
     /// [`ConfigError`] when a name is unknown, a secret cannot be read, or a client cannot be built.
     pub fn serve(&self, names: Option<&[String]>) -> Result<Vec<Served>, ConfigError> {
-        let Some(names) = names else {
-            return self.downstreams.values().map(|downstream| downstream.serve(&self.secrets)).collect();
+        self.serve_all(names).map_err(|mut problems| problems.remove(0))
+    }
+
+    /// [`Self::serve`] that goes on where something is wrong.
+    ///
+    /// # Errors
+    ///
+    /// One for each downstream that cannot be served; never empty.
+    pub fn serve_all(&self, names: Option<&[String]>) -> Result<Vec<Served>, Vec<ConfigError>> {
+        let wanted: Vec<Result<&DownstreamSettings, ConfigError>> = match names {
+            None => self.downstreams.values().map(Ok).collect(),
+            Some(names) => names
+                .iter()
+                .map(|name| self.downstreams.get(name).ok_or_else(|| self.unknown(name)))
+                .collect(),
         };
-        names
-            .iter()
-            .map(|name| {
-                let downstream = self.downstreams.get(name).ok_or_else(|| self.unknown(name))?;
-                downstream.serve(&self.secrets)
-            })
-            .collect()
+        let mut problems = Vec::new();
+        let mut served = Vec::new();
+        for downstream in wanted {
+            match downstream.and_then(|downstream| downstream.serve(&self.secrets)) {
+                Ok(downstream) => served.push(downstream),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        if problems.is_empty() { Ok(served) } else { Err(problems) }
     }
 
     fn unknown(&self, name: &str) -> ConfigError {
@@ -232,20 +256,50 @@ fn merged(sources: &Sources) -> Result<Table, ConfigError> {
     Ok(table)
 }
 
-fn required(
-    root: &Section<'_>,
-    key: &str,
-    default: Option<&str>,
-    remedy: &str,
-) -> Result<String, ConfigError> {
-    let value = match default {
-        Some(default) => root.get_or(key, default.to_owned())?,
-        None => root.get(key)?.unwrap_or_default(),
-    };
-    if value.is_empty() {
-        return Err(ConfigError::new("the configuration", key, format!("is not set: {remedy}")));
+const DATABASE_REMEDY: &str =
+    "is not set: write database = \"postgres://…\" or \"sqlite:shop.db\", or set DATABASE_URL";
+const ENVIRONMENT_REMEDY: &str = "is not set: write environment = \"production\" (or what this is): it keeps a worker from the wrong database";
+
+/// What was read; `None`, and a note, where it was wrong.
+fn part<T>(log: &Log, read: Result<T, ConfigError>) -> Option<T> {
+    read.map_err(|problem| log.problem(problem)).ok()
+}
+
+fn given(root: &Section<'_>, key: &str, default: Option<&str>) -> Result<String, ConfigError> {
+    match default {
+        Some(default) => root.get_or(key, default.to_owned()),
+        None => Ok(root.get(key)?.unwrap_or_default()),
     }
-    Ok(value)
+}
+
+/// Notes that `key` is missing.
+fn require(root: &Section<'_>, key: &str, value: Option<&str>, remedy: &str) {
+    if value.is_none_or(str::is_empty) {
+        let mut problem = root.missing(key, remedy);
+        if !root.has(key) && problem.key == key {
+            problem.place = "the configuration".to_owned();
+        }
+        root.wrong(problem);
+    }
+}
+
+fn downstreams(section: &Section<'_>, lease: Duration, log: &Log) -> BTreeMap<String, DownstreamSettings> {
+    let mut downstreams = BTreeMap::new();
+    for name in section.names() {
+        let before = log.problems();
+        let read = check_name(section, &name)
+            .and_then(|()| section.child(&name))
+            .and_then(|section| DownstreamSettings::read(&name, section, lease));
+        match read {
+            Ok(settings) => {
+                downstreams.insert(name, settings);
+            }
+            // Where a value could not be read, what follows from its absence is no news.
+            Err(problem) if log.problems() == before => log.problem(problem),
+            Err(_follows) => {}
+        }
+    }
+    downstreams
 }
 
 fn worker(section: Section<'_>) -> Result<Worker, ConfigError> {

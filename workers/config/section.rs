@@ -17,8 +17,42 @@ pub(crate) struct Effective {
     pub(crate) source: String,
 }
 
-/// What was read, in the order in which it was read.
-pub(crate) type Log = RefCell<Vec<Effective>>;
+/// How the problem with a key that nobody asked for begins.
+const UNKNOWN: &str = "unknown key; ";
+
+/// What was read and what was wrong, in the order in which it was read.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    effective: RefCell<Vec<Effective>>,
+    problems: RefCell<Vec<ConfigError>>,
+}
+
+impl Log {
+    /// Notes what is wrong, unless something about that key is noted already: the rest would only follow from it.
+    pub(crate) fn problem(&self, problem: ConfigError) {
+        let mut problems = self.problems.borrow_mut();
+        if !problems.iter().any(|noted| noted.key == problem.key) {
+            problems.push(problem);
+        }
+    }
+
+    /// How much is wrong so far.
+    pub(crate) fn problems(&self) -> usize {
+        self.problems.borrow().len()
+    }
+
+    /// What was read.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong.
+    pub(crate) fn into_inner(self) -> Result<Vec<Effective>, Vec<ConfigError>> {
+        let mut problems = self.problems.into_inner();
+        // A misspelt key explains what is missing.
+        problems.sort_by_key(|problem| !problem.problem.starts_with(UNKNOWN));
+        if problems.is_empty() { Ok(self.effective.into_inner()) } else { Err(problems) }
+    }
+}
 
 /// One table, being read.
 pub(crate) struct Section<'a> {
@@ -71,18 +105,42 @@ impl<'a> Section<'a> {
         self.table.is_some_and(|table| table.contains_key(key))
     }
 
-    /// The value of `key`, if it was given.
+    /// The value of `key`, if it was given. One that cannot be read is noted as wrong and taken as not given, so that the
+    /// rest is read too; nothing comes of a configuration in which something is wrong.
     pub(crate) fn get<T: Setting>(&self, key: &str) -> Result<Option<T>, ConfigError> {
         let Some(node) = self.node(key) else { return Ok(None) };
-        let value = T::read(node).map_err(|problem| self.error(key, problem))?;
-        self.note(key, value.show(), &node.origin);
-        Ok(Some(value))
+        match T::read(node) {
+            Ok(value) => {
+                self.note(key, value.show(), &node.origin);
+                Ok(Some(value))
+            }
+            Err(problem) => {
+                self.log.problem(self.error(key, problem));
+                Ok(None)
+            }
+        }
+    }
+
+    /// The error for a `key` that must be given. Where a key that looks like it was given, that one is meant.
+    pub(crate) fn missing(&self, key: &str, remedy: &str) -> ConfigError {
+        let known = self.known.borrow();
+        let strangers = self.table.into_iter().flat_map(|table| table.iter());
+        let similar = strangers
+            .filter(|(name, _)| !known.iter().any(|known| known == *name))
+            .find(|(name, _)| nearest(name, known.iter().map(String::as_str).chain([key])) == Some(key));
+        match similar {
+            Some((name, node)) => {
+                ConfigError::new(&node.origin, self.dotted(name), format!("{UNKNOWN}did you mean `{key}`?"))
+            }
+            None => self.error(key, remedy),
+        }
     }
 
     /// [`Self::get`] for a value that must be checked before it may be shown.
     pub(crate) fn get_unshown<T: Setting>(&self, key: &str) -> Result<Option<T>, ConfigError> {
-        let read = |node| T::read(node).map_err(|problem| self.error(key, problem));
-        self.node(key).map(read).transpose()
+        let Some(node) = self.node(key) else { return Ok(None) };
+        let read = T::read(node).map_err(|problem| self.wrong(self.error(key, problem)));
+        Ok(read.ok())
     }
 
     /// The value of `key`, or this default.
@@ -94,8 +152,14 @@ impl<'a> Section<'a> {
         Ok(default)
     }
 
-    fn note(&self, key: &str, value: String, origin: &Origin) {
-        self.log.borrow_mut().push(Effective {
+    /// Notes what is wrong, and goes on.
+    pub(crate) fn wrong(&self, problem: ConfigError) {
+        self.log.problem(problem);
+    }
+
+    /// Notes an effective value.
+    pub(crate) fn note(&self, key: &str, value: String, origin: &Origin) {
+        self.log.effective.borrow_mut().push(Effective {
             table: self.path.clone(),
             key: key.to_owned(),
             value,
@@ -128,7 +192,7 @@ impl<'a> Section<'a> {
         Ok(())
     }
 
-    /// Refuses what nobody asked for.
+    /// Notes as wrong what nobody asked for.
     pub(crate) fn finish(self) -> Result<(), ConfigError> {
         self.finished()
     }
@@ -137,24 +201,25 @@ impl<'a> Section<'a> {
     pub(crate) fn finished(&self) -> Result<(), ConfigError> {
         let known = self.known.borrow();
         let Some(table) = self.table else { return Ok(()) };
-        let Some((key, node)) = table.iter().find(|(key, _)| !known.iter().any(|name| name == *key)) else {
-            return Ok(());
-        };
-        let hint = match nearest(key, known.iter().map(String::as_str)) {
-            Some(nearest) => format!("did you mean `{nearest}`?"),
-            None => {
-                let mut names: Vec<_> = known.iter().map(String::as_str).collect();
-                names.sort_unstable();
-                names.dedup();
-                format!("known here: {}", names.join(", "))
-            }
-        };
-        Err(ConfigError::new(&node.origin, self.dotted(key), format!("unknown key; {hint}")))
+        for (key, node) in table.iter().filter(|(key, _)| !known.iter().any(|name| name == *key)) {
+            let hint = match nearest(key, known.iter().map(String::as_str)) {
+                Some(nearest) => format!("did you mean `{nearest}`?"),
+                None => {
+                    let mut names: Vec<_> = known.iter().map(String::as_str).collect();
+                    names.sort_unstable();
+                    names.dedup();
+                    format!("known here: {}", names.join(", "))
+                }
+            };
+            let problem = format!("{UNKNOWN}{hint}");
+            self.log.problem(ConfigError::new(&node.origin, self.dotted(key), problem));
+        }
+        Ok(())
     }
 }
 
 /// The name most like `key`, if any is like it.
-pub(crate) fn nearest<'n>(key: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+pub fn nearest<'n>(key: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     names
         .map(|name| (strsim::jaro_winkler(&key.to_ascii_lowercase(), name), name))
         .filter(|(likeness, _)| *likeness > 0.75)

@@ -2,35 +2,80 @@
 
 use std::fmt::Write as _;
 
-use super::Settings;
+use super::{Settings, section::Effective};
+
+/// An effective value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shown {
+    /// The dotted key.
+    pub key: String,
+    /// Its value; a secret only as its reference.
+    pub value: serde_json::Value,
+    /// Where it comes from.
+    pub source: String,
+}
 
 impl Settings {
     /// The effective configuration as commented TOML.
     pub fn show(&self) -> String {
-        let mut tables: Vec<&str> = self.effective.iter().map(|value| value.table.as_str()).collect();
-        tables.dedup();
         let mut shown = String::new();
-        let mut seen: Vec<&str> = Vec::new();
-        for table in tables {
-            if seen.contains(&table) {
-                continue;
-            }
-            seen.push(table);
+        for (table, values) in self.tables() {
             if !table.is_empty() {
                 let _infallible = write!(shown, "\n[{table}]\n");
             }
-            for value in self.effective.iter().filter(|value| value.table == table) {
-                let text = if table.is_empty() && value.key == "database" {
-                    super::quoted(&masked_url(&self.database))
-                } else {
-                    value.value.clone()
-                };
-                let line = format!("{} = {text}", value.key);
+            for value in values {
+                let line = format!("{} = {}", value.key, self.masked(value));
                 let _infallible = writeln!(shown, "{line:<48} # {}", value.source);
             }
         }
         shown
     }
+
+    /// The effective configuration as data, in the order of [`Self::show`].
+    pub fn shown(&self) -> Vec<Shown> {
+        let dotted = |table: &str, key: &str| {
+            if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") }
+        };
+        self.tables()
+            .into_iter()
+            .flat_map(|(table, values)| values.into_iter().map(move |value| (table, value)))
+            .map(|(table, value)| Shown {
+                key: dotted(table, &value.key),
+                value: data(&self.masked(value)),
+                source: value.source.clone(),
+            })
+            .collect()
+    }
+
+    /// The values by table, in the order in which they were read.
+    fn tables(&self) -> Vec<(&str, Vec<&Effective>)> {
+        let mut tables: Vec<(&str, Vec<&Effective>)> = Vec::new();
+        for value in &self.effective {
+            match tables.iter_mut().find(|(table, _)| *table == value.table) {
+                Some((_, values)) => values.push(value),
+                None => tables.push((value.table.as_str(), vec![value])),
+            }
+        }
+        // Values of the root stand before the first table, or TOML would read them as that table's.
+        tables.sort_by_key(|(table, _)| !table.is_empty());
+        tables
+    }
+
+    fn masked(&self, value: &Effective) -> String {
+        if value.table.is_empty() && value.key == "database" {
+            return super::quoted(&masked_url(&self.database));
+        }
+        value.value.clone()
+    }
+}
+
+/// A TOML value as JSON; what is none, as its text.
+fn data(toml: &str) -> serde_json::Value {
+    let table = toml::from_str::<toml::Table>(&format!("value = {toml}")).ok();
+    let value = table.and_then(|mut table| table.remove("value"));
+    value
+        .and_then(|value| serde_json::to_value(value).ok())
+        .unwrap_or_else(|| serde_json::Value::String(toml.to_owned()))
 }
 
 /// A database URL without its password.

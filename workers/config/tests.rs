@@ -119,6 +119,75 @@ fn an_unknown_key_is_named_with_its_place_and_the_nearest_one() {
 }
 
 #[test]
+fn everything_that_is_wrong_is_told_at_once_and_nothing_that_follows_from_it() {
+    let wrong = |text: &str| {
+        let file = file(text);
+        let sources = Sources { file: Some(file.path.clone()), ..Sources::default() };
+        let problems = Settings::load_all(&sources).unwrap_err();
+        problems
+            .into_iter()
+            .map(|problem| format!("{}: {}", problem.key, problem.problem))
+            .collect::<Vec<_>>()
+    };
+    let all = wrong(
+        "databse = \"sqlite:x.db\"\nenviroment = \"test\"\n[worker]\npol = \"1s\"\nlease = 5\n\
+         [downstream.a]\nknd = \"http\"\n[downstream.b]\nkind = \"http\"\nbase_url = 7\ntimeout = \"40\"\n\
+         [downstream.c]\nkind = \"http\"\nbase_url = \"https://c.example\"\ncontract = { dedupe = \"nnoe\" }\n",
+    );
+    for words in [
+        "databse: unknown key; did you mean `database`?",
+        "enviroment: unknown key; did you mean `environment`?",
+        "worker.pol: unknown key",
+        "worker.lease: must be a duration",
+        "downstream.a.knd: unknown key; did you mean `kind`?",
+        "downstream.b.timeout: must be",
+        "downstream.b.base_url: must be",
+        "downstream.c.contract.dedupe: must be one of",
+    ] {
+        assert!(all.iter().any(|line| line.starts_with(words)), "{words} in {all:#?}");
+    }
+    assert!(!all.iter().any(|line| line.contains("not set") || line.contains("missing")), "{all:#?}");
+    let mut keys: Vec<_> = all.iter().map(|line| line.split(':').next().unwrap()).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    assert_eq!(keys.len(), all.len(), "a line for a key: {all:#?}");
+    assert_eq!(wrong("").len(), 2);
+}
+
+#[test]
+fn the_effective_contract_is_shown_with_what_the_profile_brought() {
+    let text = format!(
+        "{HEAD}{SHOP}profile = \"stripe-v1\"\ncontract = {{ margin = \"10m\" }}\n\
+         [downstream.shop.operations.ping]\ncontract = {{ dedupe = \"none\" }}\n"
+    );
+    let settings = load(&text).unwrap();
+    let shown = settings.shown();
+    let source = |key: &str| {
+        let all: Vec<_> = shown.iter().filter(|shown| shown.key == key).collect();
+        assert_eq!(all.len(), 1, "{key}: {all:?}");
+        (all[0].value.to_string(), all[0].source.clone())
+    };
+    let contract = "downstream.shop.contract";
+    assert_eq!(source(&format!("{contract}.window")), ("\"1d\"".to_owned(), "profile stripe-v1".to_owned()));
+    assert_eq!(source(&format!("{contract}.min_key_len")), ("1".to_owned(), "default".to_owned()));
+    assert!(source(&format!("{contract}.margin")).1.contains("toml:"));
+    let ping = "downstream.shop.operations.ping.contract";
+    assert_eq!(source(&format!("{ping}.max_key_len")), ("255".to_owned(), "as in shop".to_owned()));
+    assert!(!shown.iter().any(|shown| shown.key == format!("{ping}.window")), "none promises no window");
+    assert!(settings.show().contains("# profile stripe-v1"));
+    assert!(toml::from_str::<toml::Table>(&settings.show()).is_ok(), "{}", settings.show());
+}
+
+#[test]
+fn lengths_of_time_are_printed_as_they_are_written_and_a_missing_secret_points_at_its_line() {
+    let error = refused(&format!("{HEAD}{SHOP}contract = {{ dedupe = \"key\", window = \"5m\" }}\n"));
+    assert!(error.contains("margin (5m)") && !error.contains("300s"), "{error}");
+    let settings = load(&format!("{HEAD}{SHOP}auth = {{ bearer = {{ env = \"NOT_SET\" }} }}\n")).unwrap();
+    let error = settings.serve(None).unwrap_err().to_string();
+    assert!(error.contains("toml:6:1: downstream.shop.auth"), "{error}");
+}
+
+#[test]
 fn a_secret_is_a_reference_and_never_shown() {
     for auth in [
         "{ bearer = \"sk_live_1\" }",

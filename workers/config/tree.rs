@@ -17,6 +17,10 @@ pub(crate) enum Origin {
     Env(Arc<str>),
     /// A flag of the command line.
     Flag(Arc<str>),
+    /// The profile of this name.
+    Profile(Arc<str>),
+    /// An operation that says nothing has what its downstream has.
+    Downstream(Arc<str>),
 }
 
 impl fmt::Display for Origin {
@@ -26,6 +30,8 @@ impl fmt::Display for Origin {
             Self::File { file, line, column } => write!(f, "{file}:{line}:{column}"),
             Self::Env(variable) => write!(f, "environment variable {variable}"),
             Self::Flag(key) => write!(f, "flag for {key}"),
+            Self::Profile(name) => write!(f, "profile {name}"),
+            Self::Downstream(name) => write!(f, "as in {name}"),
         }
     }
 }

@@ -15,8 +15,9 @@ use clap::Args;
 use tokio::{net::TcpListener, task::JoinSet};
 
 use super::{
+    fault::FAIL_WORDS,
     sink::{Memory, Sink},
-    stage::CONTRACT,
+    stage::{CONTRACT, NO_FOLDER},
 };
 use crate::cli::{
     Context, DEV_DATABASE, Exit, Signals, data, engine_config, fail, migrate, open_database, program, quoted,
@@ -33,8 +34,9 @@ const SLOW: Duration = Duration::from_secs(8);
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A payload with \"fail\": \"timeout\", \"500\", \"429\", \"decline\" or \"reset\" makes
-the first call of its key fail in that way. The sinks forget everything when it
-ends; the database stays.
+the first call of its key fail in that way. After \"timeout\" the retries of a
+payment may see 409 (the first call is still in progress) until it is done. The
+sinks forget everything when it ends; the database stays.
 
 Examples:
   aftercommit dev
@@ -47,6 +49,7 @@ pub(crate) struct DevArgs {
 
 /// Runs it until Ctrl-C or SIGTERM.
 pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit> {
+    context.refuse_json("`dev` tells its addresses to a person")?;
     let url = context.database_flag().unwrap_or(DEV_DATABASE).to_owned();
     let mut signals = Signals::listen()?;
     migrate(&url, Some("dev")).await?;
@@ -141,7 +144,8 @@ async fn listen(port: Option<u16>) -> anyhow::Result<TcpListener> {
 }
 
 fn settings(url: &str, port: u16) -> anyhow::Result<Settings> {
-    let file = tempfile::Builder::new().prefix("aftercommit-dev-").suffix(".toml").tempfile()?;
+    let file =
+        tempfile::Builder::new().prefix("aftercommit-dev-").suffix(".toml").tempfile().context(NO_FOLDER)?;
     std::fs::write(file.path(), configuration(port)).context("writing the playground's configuration")?;
     let sources = Sources {
         file: Some(file.path().to_owned()),
@@ -200,7 +204,8 @@ fn greet(url: &str, address: std::net::SocketAddr) -> anyhow::Result<()> {
          export DATABASE_URL={}\n    \
          {program} enqueue payments --key order-1 --payload '{{\"amount\":1500}}'\n    \
          {program} enqueue mail --payload '{{\"to\":\"a@example.com\",\"fail\":\"timeout\"}}'\n\n  \
-         \"fail\" may be timeout, 500, 429, decline or reset. Or, from any language:\n    \
+         \"fail\" may be {FAIL_WORDS}; after timeout, the retries of\n  \
+         a payment may see 409 until the first call is done. Or, from any language:\n    \
          INSERT INTO aftercommit_effects (downstream, payload)\n      \
          VALUES ('payments', '{{\"amount\":1500}}')\n\n  \
          Ctrl-C drains.\n",

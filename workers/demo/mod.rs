@@ -3,6 +3,7 @@
 
 mod act;
 mod dev;
+mod fault;
 mod figures;
 mod orders;
 mod sink;

@@ -25,6 +25,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
+use super::fault::{FAIL_WORDS, Fault, fault_of};
+
 /// Whether a sink recognises a key that it has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Memory {
@@ -72,22 +74,6 @@ struct Stored {
     ready_at: Boot,
     status: StatusCode,
     answer: Value,
-}
-
-/// How a call fails, on request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
-    None,
-    /// Applied; the answer comes too late.
-    Timeout,
-    /// Not applied; a server error.
-    ServerError,
-    /// Not applied; too many requests.
-    TooMany,
-    /// Refused for good.
-    Decline,
-    /// Applied; the connection breaks.
-    Reset,
 }
 
 /// What is to be done about a call.
@@ -156,6 +142,14 @@ impl Sink {
     fn judge(&self, key: Option<&str>, body: &[u8], now: Boot) -> Verdict {
         let mut ledger = self.ledger();
         ledger.calls += 1;
+        let fault = match fault_of(body) {
+            Ok(fault) => fault,
+            Err(unknown) => {
+                let message = format!("\"fail\" is {unknown:?} and may be {FAIL_WORDS}");
+                let answer = error("invalid_request_error", "unknown_fail_word", &message);
+                return Verdict::Answer(StatusCode::BAD_REQUEST, answer);
+            }
+        };
         let Some(key) = key else {
             if self.memory == Memory::HonoursKeys {
                 return Verdict::Answer(
@@ -167,17 +161,17 @@ impl Sink {
                     ),
                 );
             }
-            return self.apply(&mut ledger, "(no key)", body, now);
+            return self.apply(&mut ledger, "(no key)", (body, fault), now);
         };
         ledger.keys.insert(key.to_owned());
         if let Some(stored) = ledger.stored.get(key) {
             return stored.verdict(body, now);
         }
-        self.apply(&mut ledger, key, body, now)
+        self.apply(&mut ledger, key, (body, fault), now)
     }
 
-    fn apply(&self, ledger: &mut Ledger, key: &str, body: &[u8], now: Boot) -> Verdict {
-        let fault = if ledger.failed.insert(key.to_owned()) { fault_of(body) } else { Fault::None };
+    fn apply(&self, ledger: &mut Ledger, key: &str, (body, asked): (&[u8], Fault), now: Boot) -> Verdict {
+        let fault = if ledger.failed.insert(key.to_owned()) { asked } else { Fault::None };
         match fault {
             Fault::TooMany => {
                 return Verdict::Answer(
@@ -301,26 +295,6 @@ fn error(kind: &str, code: &str, message: &str) -> Value {
     json!({ "error": { "type": kind, "code": code, "message": message } })
 }
 
-/// The failure that a body asks for.
-fn fault_of(body: &[u8]) -> Fault {
-    let asked = match serde_json::from_slice::<Value>(body) {
-        Ok(json) => {
-            json.get("fail").map(|fail| fail.as_str().map_or_else(|| fail.to_string(), str::to_owned))
-        }
-        Err(_not_json) => url::form_urlencoded::parse(body)
-            .find(|(name, _)| name == "fail")
-            .map(|(_, value)| value.into_owned()),
-    };
-    match asked.as_deref() {
-        Some("timeout") => Fault::Timeout,
-        Some("500") => Fault::ServerError,
-        Some("429") => Fault::TooMany,
-        Some("decline") => Fault::Decline,
-        Some("reset") => Fault::Reset,
-        Some(_) | None => Fault::None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -364,8 +338,18 @@ mod tests {
             assert_eq!(status(&sink.judge(Some("k"), body.as_bytes(), now)).0, first);
             assert_eq!(status(&sink.judge(Some("k"), body.as_bytes(), now)).0, 200);
         }
-        assert_eq!(fault_of(b"amount=1&fail=decline"), Fault::Decline);
-        assert_eq!(fault_of(br#"{"fail":500}"#), Fault::ServerError);
+    }
+
+    #[test]
+    fn an_unknown_word_is_refused_with_the_list_and_applies_nothing() {
+        for memory in [Memory::HonoursKeys, Memory::Forgetful] {
+            let sink = Sink::new(memory, "x", Duration::from_secs(5));
+            let verdict = sink.judge(Some("k"), br#"{"fail":"tiemout"}"#, SystemClock.boot());
+            let Verdict::Answer(status, answer) = verdict else { panic!("it was applied") };
+            assert_eq!(status, StatusCode::BAD_REQUEST);
+            assert!(answer.to_string().contains("decline or reset"), "{answer}");
+            assert_eq!(sink.seen().applications, 0);
+        }
     }
 
     #[test]

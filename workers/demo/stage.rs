@@ -33,6 +33,10 @@ pub(super) const FAX_TIMEOUT: Duration = Duration::from_secs(3);
 /// What the configuration below says of margins.
 pub(super) const MARGIN: Duration = Duration::from_secs(1);
 
+/// For when there is no folder for temporary files, or it cannot be written.
+pub(super) const NO_FOLDER: &str =
+    "making a temporary file or folder (set TMPDIR to a folder that can be written)";
+
 /// Everything that the story needs.
 pub(super) struct Stage {
     /// The folder, kept for the commands that the story prints.
@@ -58,7 +62,8 @@ impl Stage {
     ///
     /// When the folder, the database or a port cannot be had.
     pub(super) async fn build() -> anyhow::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("aftercommit-demo-").tempdir()?.keep();
+        let folder =
+            tempfile::Builder::new().prefix("aftercommit-demo-").tempdir().context(NO_FOLDER)?.keep();
         let url = url(&folder);
         migrate(&url, Some("demo")).await?;
         let database = connect(&url, &Options::default()).await?;

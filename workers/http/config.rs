@@ -113,7 +113,7 @@ fn base_url(section: &Section<'_>) -> Result<Url, ConfigError> {
     // Not noted before it is known to hold no password: `get` would show it.
     let error = |problem: &str| Err(section.error("base_url", problem));
     let Some(text) = section.get_unshown::<String>("base_url")? else {
-        return error("is missing: write base_url = \"https://api.example.com\"");
+        return Err(section.missing("base_url", "is missing: write base_url = \"https://api.example.com\""));
     };
     let Ok(url) = Url::parse(&text) else { return error("is not a URL such as \"https://api.example.com\"") };
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {

@@ -69,8 +69,9 @@ impl Profile {
             date: required("date")?,
             confidence: required("confidence")?,
         };
-        let written = Written::read(root.child("contract")?)?;
+        let written = Written::read(&root.child("contract")?)?;
         root.finish()?;
+        log.into_inner().map_err(|mut problems| problems.remove(0))?;
         Ok((about, written))
     }
 }

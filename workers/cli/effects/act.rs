@@ -4,34 +4,54 @@ use std::time::Duration;
 
 use aftercommit::{
     effect::EffectId,
+    state::State,
     store::{Acted, Database, Status},
     verb::{Actor, Change, Refusal, Seen, Verb},
 };
 use clap::{Args, ValueEnum};
 use serde_json::value::RawValue;
 
-use super::show::absent;
+use super::{follow::STORED, show::absent};
 use crate::cli::{
-    Context, Exit, data,
+    Context, Exit,
+    clean::{clean, clean_lines},
+    data,
     exit::{exit_of, fail, sentence},
     json::{self, EffectJson},
     output::{ask, can_ask},
     parse, talk,
+    times::utc,
 };
 
 /// Which effects, and why.
 #[derive(Debug, Args)]
 pub(crate) struct Target {
     /// The effects' numbers
-    #[arg(required = true, value_name = "ID")]
-    ids: Vec<i64>,
+    #[arg(required = true, value_name = "ID", value_parser = parse::effect_id)]
+    ids: Vec<EffectId>,
     /// Why, for the audit
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
 
+impl Target {
+    /// The effects, each once, in the order given.
+    fn ids(&self) -> Vec<EffectId> {
+        let mut ids: Vec<EffectId> = Vec::with_capacity(self.ids.len());
+        for &id in &self.ids {
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+        ids
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Exit codes with several IDs: 0 all done, 5 some done; none done: 3 when none of
+them exists, else 4 (the state forbids it).
+
 Examples:
   aftercommit effects retry 17
   aftercommit effects retry 17 18 --reason 'the API key is valid again'")]
@@ -44,6 +64,9 @@ pub(crate) struct RetryArgs {
 #[command(after_help = "\
 It may be applied twice: the downstream promises nothing about a request that
 it has seen before. Where you can, look there first, and use `effects resolve`.
+
+Exit codes with several IDs: 0 all done, 5 some done; none done: 3 when none of
+them exists, else 4 (the state forbids it).
 
 Examples:
   aftercommit effects resend 17 --reason 'asked the bank, they saw nothing'
@@ -58,6 +81,9 @@ pub(crate) struct ResendArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Exit codes with several IDs: 0 all done, 5 some done; none done: 3 when none of
+them exists, else 4 (the state forbids it).
+
 Examples:
   aftercommit effects cancel 17
   aftercommit effects cancel 17 --reason 'the order was withdrawn'")]
@@ -71,14 +97,21 @@ pub(crate) struct CancelArgs {
 applied      it becomes succeeded; --response stores what the downstream said
 not-applied  it becomes failed; nothing is sent until `effects retry`
 
+Exit codes with several IDs: 0 all done, 5 some done; none done: 3 when none of
+them exists, else 4 (the state forbids it).
+
 Examples:
   aftercommit effects resolve 17 --as applied --reason 'charge ch_19 is there'
   aftercommit effects resolve 17 --as applied --reason 'it is there' \\
       --response '{\"id\":\"ch_19\"}'
   aftercommit effects resolve 17 --as not-applied --reason 'no such charge'")]
 pub(crate) struct ResolveArgs {
-    #[command(flatten)]
-    target: Target,
+    /// The effects' numbers
+    #[arg(required = true, value_name = "ID", value_parser = parse::effect_id)]
+    ids: Vec<EffectId>,
+    /// Why, for the audit: how you found out
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
     /// What you found out
     #[arg(long = "as", value_enum)]
     verdict: Found,
@@ -106,9 +139,10 @@ pub(super) async fn cancel(context: &Context, args: &CancelArgs) -> anyhow::Resu
 
 /// `effects resolve`.
 pub(super) async fn resolve(context: &Context, args: &ResolveArgs) -> anyhow::Result<Exit> {
+    let target = Target { ids: args.ids.clone(), reason: Some(args.reason.clone()) };
     let response = args.response.as_deref().map(|given| parse::text("--response", given)).transpose()?;
     if let Some(response) = &response {
-        if args.verdict == Found::NotApplied || args.target.ids.len() > 1 {
+        if args.verdict == Found::NotApplied || target.ids().len() > 1 {
             return Err(fail(Exit::Usage, "--response goes with one effect and --as applied"));
         }
         serde_json::from_str::<&RawValue>(response)
@@ -118,24 +152,27 @@ pub(super) async fn resolve(context: &Context, args: &ResolveArgs) -> anyhow::Re
         Found::Applied => Verb::ResolveApplied { response },
         Found::NotApplied => Verb::ResolveNotApplied,
     };
-    act(context, &args.target, &verb).await
+    act(context, &target, &verb).await
 }
 
 /// `effects resend`: says what it will do to the outside world, and asks.
 pub(super) async fn resend(context: &Context, args: &ResendArgs) -> anyhow::Result<Exit> {
     reason_or_fail(&Verb::Resend, &args.target)?;
-    if !args.yes && !can_ask() {
-        return Err(fail(
-            Exit::Usage,
-            "a resend may apply the effect twice and is confirmed on a terminal: add --yes to confirm it here",
-        ));
-    }
     let store = context.open().await?;
     let mut done = Tally::default();
-    for &id in &args.target.ids {
-        let id = EffectId::new(id);
+    for id in args.target.ids() {
         let one = async {
             let effect = store.effect(id).await?.ok_or_else(|| absent(id))?;
+            // It will be refused: nothing need be confirmed for that.
+            if effect.state != State::InDoubt {
+                return one(context, store.as_ref(), effect, &Verb::Resend, &args.target).await;
+            }
+            if !args.yes && !can_ask() {
+                return Err(fail(
+                    Exit::Usage,
+                    "a resend may apply the effect twice and is confirmed on a terminal: add --yes to confirm it here",
+                ));
+            }
             talk!("{}", outside(&effect));
             if !args.yes && ask(&format!("Type `resend {id}` to go on:"))? != format!("resend {id}") {
                 return Err(fail(Exit::Failure, "it was not resent: the words differ"));
@@ -152,7 +189,10 @@ fn outside(effect: &Status) -> String {
     format!(
         "Effect {} may have been applied at {} already. A resend sends the same request with the same key {} \
          once more, now; unless {} still recognises the key, it may be applied a second time.",
-        effect.id, effect.downstream, effect.idempotency_key, effect.downstream
+        effect.id,
+        clean(&effect.downstream),
+        clean(&effect.idempotency_key),
+        clean(&effect.downstream)
     )
 }
 
@@ -160,8 +200,7 @@ async fn act(context: &Context, target: &Target, verb: &Verb) -> anyhow::Result<
     reason_or_fail(verb, target)?;
     let store = context.open().await?;
     let mut done = Tally::default();
-    for &id in &target.ids {
-        let id = EffectId::new(id);
+    for id in target.ids() {
         let result = match store.effect(id).await? {
             Some(effect) => one(context, store.as_ref(), effect, verb, target).await,
             None => Err(absent(id)),
@@ -202,11 +241,22 @@ async fn one(
                 effect = store.effect(effect.id).await?.ok_or_else(|| absent(effect.id))?;
             }
             Acted::Refused(refusal) => {
-                return Err(fail(Exit::Forbidden, format!("effect {}: {refusal}", effect.id)));
+                return Err(fail(Exit::Forbidden, format!("effect {}: {}", effect.id, words(&refusal))));
             }
         }
     }
     Ok(())
+}
+
+/// Why nothing was changed, as a person on this command line needs it.
+fn words(refusal: &Refusal) -> String {
+    if let Refusal::StillTravelling { until } = refusal {
+        return format!("the last request may still be travelling until {}; try again then", utc(*until));
+    }
+    if *refusal == Refusal::RefusalStored {
+        return STORED.to_owned();
+    }
+    refusal.to_string()
 }
 
 /// Prints what was done.
@@ -265,13 +315,14 @@ impl Tally {
             1 if self.done == 0 => Err(self.problems.remove(0)),
             failed => {
                 for problem in &self.problems {
-                    talk!("aftercommit: {}", sentence(problem));
+                    talk!("aftercommit: {}", clean_lines(&sentence(problem)));
                 }
                 talk!("{} of {} done.", self.done, self.done + failed);
                 if self.done > 0 {
                     return Ok(Exit::Partly);
                 }
-                Ok(exit_of(&self.problems[0]))
+                let all_absent = self.problems.iter().all(|problem| exit_of(problem) == Exit::NotFound);
+                Ok(if all_absent { Exit::NotFound } else { Exit::Forbidden })
             }
         }
     }
@@ -280,6 +331,13 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_effect_that_is_named_twice_is_handled_once() {
+        let id = EffectId::new;
+        let target = Target { ids: vec![id(7), id(3), id(7)], reason: None };
+        assert_eq!(target.ids(), [id(7), id(3)]);
+    }
 
     fn tally(results: Vec<anyhow::Result<()>>) -> anyhow::Result<Exit> {
         let mut tally = Tally::default();
@@ -295,6 +353,9 @@ mod tests {
         assert_eq!(tally(vec![Ok(()), Ok(())]).unwrap(), Exit::Ok);
         assert_eq!(tally(vec![Ok(()), refused()]).unwrap(), Exit::Partly);
         assert_eq!(tally(vec![refused(), refused()]).unwrap(), Exit::Forbidden);
+        let absent = || Err(fail(Exit::NotFound, "gone"));
+        assert_eq!(tally(vec![absent(), absent()]).unwrap(), Exit::NotFound);
+        assert_eq!(tally(vec![absent(), refused()]).unwrap(), Exit::Forbidden);
         assert_eq!(exit_of(&tally(vec![refused()]).unwrap_err()), Exit::Forbidden);
         assert_eq!(
             exit_of(&tally(vec![Err(fail(Exit::Unreachable, "gone"))]).unwrap_err()),

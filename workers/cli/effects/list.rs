@@ -4,12 +4,15 @@ use aftercommit::{
     clock::Timestamp,
     effect::EffectId,
     state::State,
-    store::{Filter, PAGE_MAX, Status},
+    store::{Database, Filter, PAGE_MAX, Status},
 };
+use aftercommit_workers::config::nearest;
 use clap::Args;
 
 use crate::cli::{
-    Context, Exit, Grid, data,
+    Context, Exit, Grid,
+    context::invocation,
+    data, fail,
     json::{self, EffectJson},
     output::plural,
     parse, table, talk,
@@ -29,7 +32,7 @@ pub(crate) struct Which {
     #[arg(long)]
     key: Option<String>,
     /// At most this many
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = parse::limit)]
     limit: u32,
 }
 
@@ -56,14 +59,14 @@ pub(crate) struct ListArgs {
     #[command(flatten)]
     which: Which,
     /// Only effects with a lower number: the next page
-    #[arg(long, value_name = "ID")]
-    before: Option<i64>,
+    #[arg(long, value_name = "ID", value_parser = parse::effect_id)]
+    before: Option<EffectId>,
 }
 
 /// Lists them.
 pub(super) async fn run(context: &Context, args: &ListArgs) -> anyhow::Result<Exit> {
     let store = context.open().await?;
-    let mut before = args.before.map(EffectId::new);
+    let mut before = args.before;
     let mut left = args.which.limit;
     let mut all: Vec<Status> = Vec::new();
     // A page is bounded; whoever asks for more gets more pages.
@@ -78,6 +81,11 @@ pub(super) async fn run(context: &Context, args: &ListArgs) -> anyhow::Result<Ex
         if !full {
             break;
         }
+    }
+    if all.is_empty()
+        && let Some(name) = &args.which.downstream
+    {
+        known_downstream(store.as_ref(), name).await?;
     }
     if context.json() {
         for status in &all {
@@ -98,11 +106,26 @@ pub(super) async fn run(context: &Context, args: &ListArgs) -> anyhow::Result<Ex
     Ok(Exit::Ok)
 }
 
+/// Refuses a name that neither a configuration nor an effect has used here: it is a slip of the finger, not an empty list.
+async fn known_downstream(store: &dyn Database, name: &str) -> anyhow::Result<()> {
+    let known = store.downstreams().await?;
+    if known.iter().any(|info| info.name == name) {
+        return Ok(());
+    }
+    let hint = nearest(name, known.iter().map(|info| info.name.as_str()));
+    let hint = hint.map_or_else(
+        || format!("`{} downstreams list` shows what there is", invocation()),
+        |nearest| format!("did you mean {nearest}?"),
+    );
+    Err(fail(Exit::NotFound, format!("no downstream {name} is known here; {hint}")))
+}
+
 /// Effects as a table.
 pub(super) fn grid(effects: &[Status], now: Timestamp) -> Grid {
     let mut grid = Grid::new(&["ID", "DOWNSTREAM", "KEY", "STATE", "TRIES", "WHEN"])
-        .unbroken(&[0, 3, 4, 5])
-        .numbers(&[0, 4]);
+        .numbers(&[0, 4])
+        .cut(&[1, 2])
+        .below(&[5]);
     for effect in effects {
         grid.row(vec![
             table::cell(effect.id),

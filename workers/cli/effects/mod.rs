@@ -10,6 +10,8 @@ use clap::Subcommand;
 
 use super::{Context, Exit};
 
+pub(super) use show::absent;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum EffectsCommand {
     /// List effects, newest first

@@ -11,11 +11,14 @@ use clap::Args;
 
 use super::{follow, list};
 use crate::cli::{
-    Context, Exit, Grid, data,
+    Context, Exit, Grid,
+    clean::clean,
+    context::invocation,
+    data,
     exit::fail,
     json::{self, AttemptJson, EffectJson},
     output::{width, wrapped},
-    table,
+    parse, table,
     times::{span, utc, utc_and_words},
 };
 
@@ -26,17 +29,18 @@ Examples:
   aftercommit effects show 17 --json | jq .attempt_log")]
 pub(crate) struct ShowArgs {
     /// The effect's number
-    id: i64,
+    #[arg(value_parser = parse::effect_id)]
+    id: EffectId,
 }
 
 /// Shows it.
 pub(super) async fn run(context: &Context, args: &ShowArgs) -> anyhow::Result<Exit> {
     let store = context.open().await?;
-    let id = EffectId::new(args.id);
+    let id = args.id;
     let Some(effect) = store.effect(id).await? else { return Err(absent(id)) };
     let attempts = store.attempts(id).await?;
     let now = store.now().await?;
-    let follows = follow::words(&effect, now, context);
+    let follows = follow::words(&effect, &attempts, now, context);
     if context.json() {
         let mut view = EffectJson::from(&effect);
         view.attempt_log = Some(attempts.iter().map(AttemptJson::from).collect());
@@ -45,7 +49,7 @@ pub(super) async fn run(context: &Context, args: &ShowArgs) -> anyhow::Result<Ex
         return Ok(Exit::Ok);
     }
     // Under the value, so that a long one stays readable.
-    data(wrapped(&describe(&effect, now), width(), 15))?;
+    data(wrapped(&describe(&effect, &attempts, now), width(), 16))?;
     if !attempts.is_empty() {
         data(format!("\nAttempts\n{}", log(&attempts)))?;
     }
@@ -54,26 +58,27 @@ pub(super) async fn run(context: &Context, args: &ShowArgs) -> anyhow::Result<Ex
 }
 
 /// The error for a number that no effect has.
-pub(super) fn absent(id: EffectId) -> anyhow::Error {
-    fail(Exit::NotFound, format!("there is no effect {id}; `aftercommit effects list` shows what there is"))
+pub(crate) fn absent(id: EffectId) -> anyhow::Error {
+    let command = format!("{} effects list", invocation());
+    fail(Exit::NotFound, format!("there is no effect {id}; `{command}` shows what there is"))
 }
 
 /// One line per thing that is known of it.
-pub(crate) fn describe(effect: &Status, now: Timestamp) -> String {
+fn describe(effect: &Status, attempts: &[LoggedAttempt], now: Timestamp) -> String {
     let mut text = format!("Effect {}", effect.id);
     let mut line = |name: &str, value: Option<String>| {
         if let Some(value) = value {
-            write!(text, "\n  {name:<12} {value}").ok();
+            write!(text, "\n  {name:<13} {}", clean(&value)).ok();
         }
     };
-    let held = effect.held_by.as_deref().map(|why| format!(" (held by {why})")).unwrap_or_default();
     let time = |at: Option<Timestamp>| at.map(|at| utc_and_words(at, now));
     line("downstream", Some(list::place(effect)));
     line("key", Some(effect.idempotency_key.clone()));
-    line("state", Some(format!("{}{held}", effect.state)));
+    line("state", Some(table::state_words(effect.state, effect.held_by.as_deref())));
     line("created", time(Some(effect.created_at)));
     line("due", time(effect.due_at).filter(|_| !effect.state.is_terminal()));
     line("first sent", time(effect.first_sent_at));
+    line("unknown since", time(follow::unknown_since(effect, attempts)));
     line("safe until", time(effect.safe_until).filter(|_| !effect.state.is_terminal()));
     line("lease until", time(effect.lease_until));
     line("finished", time(effect.finished_at));
@@ -83,7 +88,7 @@ pub(crate) fn describe(effect: &Status, now: Timestamp) -> String {
     line("last word", effect.last_error.clone());
     line("status", effect.response_status.map(|status| status.to_string()));
     line("response", effect.response.as_ref().map(|json| excerpt(json.get())));
-    line("metadata", effect.metadata.as_ref().map(|json| json.get().to_owned()));
+    line("metadata", effect.metadata.as_ref().map(|json| excerpt(json.get())));
     line("superseded", effect.superseded_by.map(|by| format!("by effect {by}")));
     text
 }
@@ -91,8 +96,8 @@ pub(crate) fn describe(effect: &Status, now: Timestamp) -> String {
 /// The attempts as a table.
 fn log(attempts: &[LoggedAttempt]) -> Grid {
     let mut grid = Grid::new(&["  #", "STARTED", "TOOK", "OUTCOME", "STATUS", "PHASE", "ERROR"])
-        .unbroken(&[0, 1, 2, 3, 4, 5])
-        .numbers(&[0]);
+        .numbers(&[0])
+        .below(&[6, 5]);
     for attempt in attempts {
         let late = if attempt.late { " late" } else { "" };
         grid.row(vec![
@@ -111,7 +116,8 @@ fn log(attempts: &[LoggedAttempt]) -> Grid {
 /// The beginning of a long text, on one line.
 fn excerpt(text: &str) -> String {
     const LONGEST: usize = 300;
-    let line = text.replace(['\n', '\r'], " ");
+    // White space of JSON: the rest of the control characters is spelled out where it is printed.
+    let line = text.replace(['\n', '\r', '\t'], " ");
     if line.chars().count() <= LONGEST {
         return line;
     }

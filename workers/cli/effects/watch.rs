@@ -12,10 +12,12 @@ use clap::Args;
 
 use super::list::{self, Which};
 use crate::cli::{
-    Context, Exit, data,
+    Context, Exit,
+    clean::clean,
+    data,
     json::{self, EffectJson},
     output::on_terminal,
-    parse,
+    parse, table,
     times::utc,
 };
 
@@ -72,7 +74,9 @@ pub(super) async fn run(context: &Context, args: &WatchArgs) -> anyhow::Result<E
 /// Draws the list from the top of the screen. As many lines as the terminal has, so that it never scrolls.
 async fn draw(store: &dyn Database, args: &WatchArgs) -> anyhow::Result<()> {
     let mut filter = args.which.filter(None);
-    let height = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(24, |size| size.ws_row);
+    let height = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(0, |size| size.ws_row);
+    // A terminal that does not know its height says 0.
+    let height = if height == 0 { 24 } else { height };
     filter.limit = filter.limit.min(u32::from(height.saturating_sub(5)).max(1));
     let effects = store.effects(&filter).await?;
     let now = store.now().await?;
@@ -113,13 +117,13 @@ async fn changes(
 }
 
 fn line(effect: &Status) -> String {
-    let held = effect.held_by.as_deref().map(|why| format!(" ({why})")).unwrap_or_default();
-    format!(
-        "effect {} {} {} {}{held} attempts={}",
+    let words = format!(
+        "effect {} {} {} {} attempts={}",
         effect.id,
         list::place(effect),
         effect.idempotency_key,
-        effect.state,
+        table::state_words(effect.state, effect.held_by.as_deref()),
         effect.attempts
-    )
+    );
+    clean(&words).into_owned()
 }

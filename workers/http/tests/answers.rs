@@ -19,7 +19,7 @@ const THIS: Finding = Finding::Rejected(About::ThisAttempt);
 fn profile(name: &str, refinement: &str) -> Answers {
     let table = parse_toml("test", refinement).unwrap();
     let log = Log::default();
-    let refined = Written::read(Section::root(&table, &log)).unwrap();
+    let refined = Written::read(&Section::root(&table, &log)).unwrap();
     refined.over(&profiles::get(name).unwrap().contract().unwrap()).answers().unwrap()
 }
 
