@@ -22,6 +22,7 @@ fn ids(claims: &[Claim]) -> Vec<EffectId> {
     claims.iter().map(|claim| claim.effect.id).collect()
 }
 
+/// Trap T10.
 async fn a_claim_takes_no_more_than_asked_and_the_oldest_first(db: &TestDatabase) {
     let worker = Worker::start(&db.store, "w1", vec![registered("pay", key_terms())]).await;
     let written = db.insert_many("pay", "k", 12).await;

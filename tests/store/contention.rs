@@ -46,9 +46,11 @@ async fn a_writer_that_takes_its_time_is_waited_for(db: &TestDatabase) {
         tokio::time::sleep(Duration::from_millis(1500)).await;
         application.commit().await;
     };
-    let (done, ()) = within(Duration::from_secs(30), "everything that waited is written", async {
-        tokio::join!(work, commit)
-    })
+    let (done, ()) = within(
+        Duration::from_secs(30),
+        "everything that waited is written",
+        Box::pin(async { tokio::join!(work, commit) }),
+    )
     .await;
     let (settled, renewed, acted, claimed, _worker, maintained, ours) = done;
     assert_eq!(settled, Settled::Done);

@@ -172,6 +172,7 @@ async fn a_batch_answers_in_order_and_one_lost_claim_spoils_no_other(db: &TestDa
     assert_eq!(db.status(lost).await.token, taken.token().get());
 }
 
+/// OUTBOX-07 (b) and trap T7.
 async fn a_repeated_settle_is_done_and_changes_nothing(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let later = in_an_hour(db).await;
@@ -201,6 +202,7 @@ async fn a_repeated_settle_is_done_and_changes_nothing(db: &TestDatabase) {
     assert!(counts.iter().all(|count| count.effects == 1), "{counts:?}");
 }
 
+/// LEASE-05 and trap T8.
 async fn a_lost_lease_cannot_settle(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let first = stage.claimed(db, "k").await;
@@ -222,6 +224,7 @@ async fn a_lost_lease_cannot_settle(db: &TestDatabase) {
     assert_eq!(db.log(first.effect.id).await.len(), 2, "the refused settles logged nothing");
 }
 
+/// Trap T28.
 async fn a_cancel_request_sends_a_retry_back_to_the_decision(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let claim = stage.claimed(db, "k1").await;

@@ -26,6 +26,7 @@ async fn waiting_for_work_ends_in_time(db: &TestDatabase) {
     }
 }
 
+/// Trap T21.
 async fn work_is_found_without_a_hint(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     for number in 0..5 {
@@ -58,6 +59,7 @@ async fn a_commit_wakes_a_waiting_worker(db: &TestDatabase) {
     tx.rollback().await;
 }
 
+/// NOTIFY-03.
 async fn inserts_of_every_size_commit(db: &TestDatabase) {
     for size in [7_900, 8_100, 1 << 20] {
         let payload = format!("(to_json(repeat('x', {})))", size - 2);
@@ -74,6 +76,7 @@ async fn inserts_of_every_size_commit(db: &TestDatabase) {
     assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.queue").await, 3003);
 }
 
+/// NOTIFY-03.
 async fn a_notification_carries_nothing(db: &TestDatabase) {
     let source = "SELECT DISTINCT (regexp_matches(prosrc, 'pg_notify\\s*\\(\\s*''(\\w+)', 'g'))[1] AS channel \
        FROM pg_proc WHERE pronamespace = 'aftercommit'::regnamespace";
@@ -87,6 +90,7 @@ async fn a_notification_carries_nothing(db: &TestDatabase) {
     assert_eq!(notification.expect("received").payload(), "");
 }
 
+/// NOTIFY-01: the server ends the connection.
 async fn a_lost_listener_stops_nothing_and_comes_back(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let listening =
