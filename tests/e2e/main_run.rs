@@ -110,6 +110,7 @@ async fn disturb(shop: &Shop, fleet: &mut Fleet<'_>, proxy: &LedgerProxy, lasts:
     rolled_back
 }
 
+/// IDEMP-OUT-02, traps T4 and T12.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_committed_order_is_charged_once_whatever_is_killed() {
     let plan =
@@ -128,6 +129,7 @@ async fn every_committed_order_is_charged_once_whatever_is_killed() {
     assert!(showed.replays >= 50, "only {} replays", showed.replays);
 }
 
+/// Trap T4.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_downstream_that_cannot_deduplicate_is_never_called_twice_for_a_key() {
     let plan = Plan {

@@ -90,12 +90,19 @@ async fn a_locked_sqlite_file_is_waited_for_and_no_attempt_is_charged() {
     assert!(worker.ended(SOON).await.success(), "{}", worker.output());
 }
 
+/// DB-08: where nobody may write.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sqlite_file_that_cannot_be_opened_is_said_so() {
     let shop = Shop::on_sqlite().await;
-    let url = format!("sqlite:{}", shop.path("no-such-folder/shop.db").display());
-    let config = shop.configure_at("nowhere", &url, &format!("{WORKER}{}", payments("http://127.0.0.1:9")));
-    let (status, out, err) = run(shop.command(&config).arg("migrate"), SOON).await;
-    assert!(!status.success(), "{out}");
-    assert!(err.contains("no-such-folder"), "the file is named: {err}");
+    let missing = shop.path("no-such-folder/shop.db");
+    // A folder in which not even root may make a file.
+    let read_only = std::path::Path::new("/proc/no-such-folder.db");
+    for file in [missing.as_path(), read_only] {
+        let url = format!("sqlite:{}", file.display());
+        let settings = format!("{WORKER}{}", payments("http://127.0.0.1:9"));
+        let config = shop.configure_at("nowhere", &url, &settings);
+        let (status, out, err) = run(shop.command(&config).arg("migrate"), SOON).await;
+        assert!(!status.success(), "{out}");
+        assert!(err.contains("no-such-folder"), "the file is named: {err}");
+    }
 }

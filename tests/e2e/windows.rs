@@ -148,6 +148,7 @@ async fn an_effect_that_was_certainly_never_sent_is_retried_after_three_days() {
     drained(worker).await;
 }
 
+/// IDEMP-OUT-02 and trap T12: a new version is deployed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_changed_configuration_parks_the_uncertain_and_pins_the_certain_anew() {
     let busy = Reply { applies: false, status: 429, ..Reply::DONE };

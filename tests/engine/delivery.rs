@@ -42,6 +42,7 @@ async fn a_due_effect_is_called_once_and_succeeds(db: &TestDatabase) {
     assert_eq!((calls[0].key.as_str(), calls[0].bytes.as_slice()), ("order-1", &b"{ \"n\": 1.0 }"[..]));
 }
 
+/// IDEMP-OUT-02 and trap T12.
 async fn every_attempt_carries_the_same_key_and_bytes(db: &TestDatabase) {
     let downstream = Scripted::queue([
         Script::Answer(unknown()),
@@ -79,6 +80,7 @@ async fn a_refusal_ends_failed_with_the_downstreams_words(db: &TestDatabase) {
     assert!(status.last_error.expect("a reason").contains("no such currency"));
 }
 
+/// Trap T24.
 async fn a_panic_is_an_attempt_with_an_unknown_outcome_and_harms_no_neighbour(db: &TestDatabase) {
     let downstream = Scripted::by(|attempt| match attempt.key.as_str() {
         "bad" if attempt.number == 1 => Script::Panic("index out of bounds"),

@@ -33,6 +33,7 @@ fn by_hand() -> Actor {
     Actor { who: "ops".to_owned(), reason: Some("looked it up".to_owned()) }
 }
 
+/// Trap T4.
 async fn an_unknown_outcome_at_a_downstream_that_cannot_deduplicate_is_parked_and_never_resent(
     db: &TestDatabase,
 ) {
@@ -109,6 +110,7 @@ async fn a_certain_effect_is_retried_long_after_the_window(db: &TestDatabase) {
     assert_eq!(db.state(id).await, State::Succeeded);
 }
 
+/// IDEMP-OUT-02 and trap T12: a new version is deployed.
 async fn an_uncertain_effect_whose_request_would_change_is_parked_and_a_certain_one_pinned_anew(
     db: &TestDatabase,
 ) {
@@ -130,6 +132,7 @@ async fn an_uncertain_effect_whose_request_would_change_is_parked_and_a_certain_
     assert_eq!(downstream.calls().iter().filter(|call| call.key == "uncertain").count(), 1);
 }
 
+/// Trap T28.
 async fn a_cancel_in_flight_cancels_the_certain_and_parks_the_uncertain(db: &TestDatabase) {
     let barrier = Arc::new(Barrier::new(3));
     let gate = barrier.clone();

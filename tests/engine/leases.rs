@@ -170,6 +170,7 @@ async fn a_worker_whose_lease_ended_stops_its_call_and_writes_nothing(db: &TestD
     assert_eq!(db.log(id).await.len(), 0, "it wrote nothing");
 }
 
+/// LEASE-09 and trap T5.
 async fn a_lease_shorter_than_the_timeout_is_refused(db: &TestDatabase) {
     let downstream = Scripted::applying();
     let mut of = served("pay", &downstream, key_terms());

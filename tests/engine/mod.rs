@@ -1,5 +1,7 @@
 //! The engine over a real store and a scripted downstream: what a worker does with outcomes, outages, leases and signals.
 
+mod clocks;
+mod crashes;
 mod delivery;
 mod doubt;
 mod faulty;

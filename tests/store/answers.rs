@@ -68,6 +68,7 @@ async fn a_whole_json_answer_is_kept_as_it_was_said(db: &TestDatabase) {
     }
 }
 
+/// CRASH-06 and ENCODING-05.
 async fn any_other_answer_is_kept_as_bytes(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000)).into_bytes();
@@ -112,6 +113,7 @@ async fn a_truncated_answer_is_marked(db: &TestDatabase) {
     }
 }
 
+/// CRASH-06 and RUNTIME-03.
 async fn reasons_of_any_bytes_are_stored(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let huge = format!("{}😀\0{}", "€".repeat(REASON_MAX), "x".repeat(1 << 20));
@@ -170,6 +172,7 @@ async fn nine_of_ten(db: &TestDatabase, stage: &Stage, corrupt: &str) {
     db.sql.execute("DELETE FROM aftercommit.effects").await;
 }
 
+/// CRASH-12.
 async fn a_corrupt_row_does_not_fail_its_batch(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let corruptions: &[&str] = match db.engine {

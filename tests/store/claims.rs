@@ -5,7 +5,7 @@ use std::{collections::HashSet, time::Duration};
 use aftercommit::{EffectId, clock::Timestamp, contract::Window, state::State, store::Claim};
 
 use crate::support::{
-    Settling, TestDatabase, WINDOW, Worker, key_terms, on_every_database, registered, want,
+    Settling, TestDatabase, WINDOW, Worker, key_terms, on_every_database, on_postgres, registered, want,
 };
 
 on_every_database! {
@@ -16,11 +16,13 @@ on_every_database! {
     a_claim_hands_out_the_effect_as_it_was_written,
     two_workers_never_hold_the_same_effect,
 }
+on_postgres! { no_plan_claims_more_than_asked }
 
 fn ids(claims: &[Claim]) -> Vec<EffectId> {
     claims.iter().map(|claim| claim.effect.id).collect()
 }
 
+/// Trap T10.
 async fn a_claim_takes_no_more_than_asked_and_the_oldest_first(db: &TestDatabase) {
     let worker = Worker::start(&db.store, "w1", vec![registered("pay", key_terms())]).await;
     let written = db.insert_many("pay", "k", 12).await;
@@ -153,4 +155,58 @@ async fn two_workers_never_hold_the_same_effect(db: &TestDatabase) {
     let distinct: HashSet<EffectId> = held.iter().copied().collect();
     assert_eq!(held.len(), distinct.len(), "an effect was claimed twice");
     assert_eq!(distinct.len(), EFFECTS, "an effect was never claimed");
+}
+
+/// Trap T10: `LIMIT 2` below a join that is run once per row claims 50 of 50.
+async fn no_plan_claims_more_than_asked(db: &TestDatabase) {
+    const PLANS: [&str; 7] = [
+        "plan_cache_mode = force_generic_plan",
+        "plan_cache_mode = force_custom_plan",
+        "enable_nestloop = off",
+        "enable_indexscan = off",
+        "enable_bitmapscan = off",
+        "enable_tidscan = off",
+        "enable_material = off",
+    ];
+    let name = db.sql.scalar("SELECT current_database()").await.expect("a name");
+    for (number, plan) in PLANS.iter().enumerate() {
+        let (pay, mail) = (format!("pay-{number}"), format!("mail-{number}"));
+        let setting = plan.split(' ').next().expect("its name");
+        db.sql.execute(&format!("ALTER DATABASE {name} SET {plan}")).await;
+        let store = db.another_store().await;
+        db.sql.execute(&format!("ALTER DATABASE {name} RESET {setting}")).await;
+        let downstreams = vec![registered(&pay, key_terms()), registered(&mail, key_terms())];
+        let worker = Worker::start(&store, "w1", downstreams).await;
+        // Every lane holds more than is asked for: timed ones, new ones, and those of a transaction that commits late.
+        let mut late = db.sql.begin().await;
+        let insert = |lane: &str, due: &str| {
+            format!(
+                "INSERT INTO aftercommit.effects (downstream, idempotency_key, due_at)
+                 SELECT d, '{lane}-' || n, {due} FROM unnest(ARRAY['{pay}', '{mail}']) AS d, generate_series(1, 50) AS n"
+            )
+        };
+        late.execute(&insert("late", "clock_timestamp()")).await;
+        db.sql.execute(&insert("timed", "clock_timestamp() + interval '1 hour'")).await;
+        db.sql
+            .execute("UPDATE aftercommit.queue SET due_at = due_at - interval '2 hours' WHERE lane = 't'")
+            .await;
+        db.sql.execute(&insert("new", "clock_timestamp()")).await;
+        let wants = [want(&pay, 2, &worker.ids), want(&mail, 3, &worker.ids)];
+        let mut claimed = 0;
+        for round in 0..8 {
+            let claims = store.claim("w1", &wants).await.expect("claiming works");
+            let of = |name: &str| claims.iter().filter(|claim| &*claim.effect.downstream == name).count();
+            assert_eq!((of(&pay), of(&mail)), (2, 3), "{plan}, round {round}");
+            claimed += 5;
+            let in_flight = format!(
+                "SELECT count(*) FROM aftercommit.queue WHERE claimed AND downstream IN ('{pay}', '{mail}')"
+            );
+            assert_eq!(db.sql.number(&in_flight).await, claimed, "{plan}: what nobody was handed is claimed");
+        }
+        late.commit().await;
+        for round in 0..4 {
+            let claims = store.claim("w1", &wants).await.expect("claiming works");
+            assert_eq!(claims.len(), 5, "{plan}, round {round} after the late commit");
+        }
+    }
 }

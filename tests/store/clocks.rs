@@ -22,6 +22,7 @@ on_postgres! { another_zone_of_the_session_changes_nothing }
 /// 2030-07-01T12:00:00.123456Z.
 const FAR: i64 = 1_909_137_600_123_456;
 
+/// RETRY-09.
 async fn times_are_absolute(db: &TestDatabase) {
     let forms: &[&str] = match db.engine {
         Engine::Postgres => &[
@@ -65,6 +66,8 @@ async fn times_are_absolute(db: &TestDatabase) {
     assert_eq!(db.status(id).await.due_at, Some(retry));
 }
 
+/// RETRY-09, TZ.
+///
 /// Runs [`times_are_absolute`] in a process of another zone.
 async fn another_zone_of_the_process_changes_nothing(db: &TestDatabase) {
     let engine = match db.engine {
@@ -83,6 +86,7 @@ async fn another_zone_of_the_process_changes_nothing(db: &TestDatabase) {
     }
 }
 
+/// RETRY-09, the database's zone.
 async fn another_zone_of_the_session_changes_nothing(db: &TestDatabase) {
     for zone in ["Asia/Tokyo", "America/St_Johns"] {
         let name = db.sql.scalar("SELECT current_database()").await.expect("a name");
@@ -105,6 +109,7 @@ async fn another_zone_of_the_session_changes_nothing(db: &TestDatabase) {
     }
 }
 
+/// Trap T18.
 async fn the_clock_is_the_databases(db: &TestDatabase) {
     let read = async || db.sql.number(&format!("SELECT {}", db.engine.micros(db.engine.now()))).await;
     let before = read().await;

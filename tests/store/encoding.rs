@@ -16,6 +16,7 @@ fn keyed(key: &str) -> NewEffect {
     NewEffect::to("pay").key(IdempotencyKey::parse(key).expect("a key"))
 }
 
+/// ENCODING-01 and ENCODING-03.
 async fn payload_text_comes_out_as_it_went_in(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let texts = [
@@ -43,6 +44,7 @@ async fn payload_text_comes_out_as_it_went_in(db: &TestDatabase) {
     }
 }
 
+/// ENCODING-01.
 async fn metadata_with_a_nul_is_refused_before_the_database(db: &TestDatabase) {
     let refused = keyed("k").metadata(&serde_json::json!({"a": "\0"})).expect_err("U+0000");
     assert!(matches!(refused, InvalidEffect::Column { column: "metadata", .. }), "{refused:?}");
@@ -57,6 +59,7 @@ async fn metadata_with_a_nul_is_refused_before_the_database(db: &TestDatabase) {
     assert_eq!(db.status(fine.receipt().id).await.idempotency_key, "k3");
 }
 
+/// ENCODING-05.
 async fn deep_payloads_do_not_break_the_batch(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
@@ -89,6 +92,7 @@ async fn deep_payloads_do_not_break_the_batch(db: &TestDatabase) {
     }
 }
 
+/// Trap T12.
 async fn a_body_of_any_bytes_comes_out_as_it_went_in(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let bytes: Vec<u8> = (0..=255).cycle().take(70_000).collect();

@@ -176,6 +176,7 @@ async fn race(db: &TestDatabase, end: impl AsyncFnOnce(Tx)) -> Vec<Result<Enqueu
     within(Duration::from_secs(30), "the waiting enqueuers go on", others.join_all()).await
 }
 
+/// UNIQUE-01.
 async fn nobody_is_told_of_an_effect_that_then_rolls_back(db: &TestDatabase) {
     let results = race(db, async |tx| tx.rollback().await).await;
     let told: Vec<Enqueued> = results.into_iter().map(|told| told.expect("they go on")).collect();
@@ -195,6 +196,7 @@ async fn waiting_enqueuers_get_the_effect_that_committed(db: &TestDatabase) {
     assert_eq!((rows(db, "effects").await, rows(db, "queue").await), (1, 1));
 }
 
+/// UNIQUE-01, under the higher isolation levels.
 async fn a_snapshot_that_is_too_old_is_told_to_retry(db: &TestDatabase) {
     for isolation in ["REPEATABLE READ", "SERIALIZABLE"] {
         let key = isolation.replace(' ', "-");
@@ -231,6 +233,7 @@ async fn a_snapshot_that_is_too_old_is_told_to_retry(db: &TestDatabase) {
     }
 }
 
+/// UNIQUE-03.
 async fn a_bulk_answers_for_each_effect_in_input_order(db: &TestDatabase) {
     let existing = db.sql.enqueue(effect("key-42")).await.expect("it is written").receipt().id;
     let taken = db.sql.enqueue(effect("key-7").target("/other")).await.expect("it is written").receipt().id;

@@ -6,6 +6,8 @@ mod stage;
 mod answers;
 mod claims;
 mod clocks;
+mod contention;
+mod durability;
 mod encoding;
 mod enqueue;
 mod functions;

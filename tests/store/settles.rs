@@ -28,6 +28,7 @@ on_every_database! {
     a_lost_lease_cannot_settle,
     a_cancel_request_sends_a_retry_back_to_the_decision,
     numbers_and_tries_go_on_where_they_were,
+    a_bulk_that_gives_back_moves_only_what_is_still_claimed,
 }
 
 async fn queue_rows(db: &TestDatabase) -> i64 {
@@ -171,6 +172,7 @@ async fn a_batch_answers_in_order_and_one_lost_claim_spoils_no_other(db: &TestDa
     assert_eq!(db.status(lost).await.token, taken.token().get());
 }
 
+/// OUTBOX-07 (b) and trap T7.
 async fn a_repeated_settle_is_done_and_changes_nothing(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let later = in_an_hour(db).await;
@@ -200,6 +202,7 @@ async fn a_repeated_settle_is_done_and_changes_nothing(db: &TestDatabase) {
     assert!(counts.iter().all(|count| count.effects == 1), "{counts:?}");
 }
 
+/// LEASE-05 and trap T8.
 async fn a_lost_lease_cannot_settle(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let first = stage.claimed(db, "k").await;
@@ -221,6 +224,7 @@ async fn a_lost_lease_cannot_settle(db: &TestDatabase) {
     assert_eq!(db.log(first.effect.id).await.len(), 2, "the refused settles logged nothing");
 }
 
+/// Trap T28.
 async fn a_cancel_request_sends_a_retry_back_to_the_decision(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let claim = stage.claimed(db, "k1").await;
@@ -262,4 +266,34 @@ async fn numbers_and_tries_go_on_where_they_were(db: &TestDatabase) {
     let numbers: Vec<u32> = db.log(id).await.iter().map(|attempt| attempt.attempt).collect();
     assert_eq!(numbers, [1, 2, 3]);
     assert_eq!(db.status(id).await.attempts, 3);
+}
+
+/// LEASE-15: what a stopping worker gives back in one go, while half of it has ended or belongs to somebody else.
+async fn a_bulk_that_gives_back_moves_only_what_is_still_claimed(db: &TestDatabase) {
+    let stage = Stage::by_key(db, "pay").await;
+    let ids = db.insert_many("pay", "k", 60).await;
+    let claims = stage.worker.claim("pay", 60).await;
+    let done: Vec<_> = claims[..20].iter().map(|claim| Settling::of(claim).succeed()).collect();
+    db.store.settle(&done, &[]).await.expect("settling works");
+    let give_back: Vec<_> = claims.iter().map(|claim| Settling::of(claim).give_back()).collect();
+    let settled = db.store.settle(&give_back, &[claims[0].token()]).await.expect("settling works");
+    assert!(settled[20..].iter().all(|one| *one == Settled::Done), "{settled:?}");
+    for (number, id) in ids.iter().enumerate() {
+        let expected = if number < 20 { (State::Succeeded, 1) } else { (State::Ready, 0) };
+        let status = db.status(*id).await;
+        assert_eq!((status.state, status.attempts), expected, "effect {number}");
+    }
+    // Once more, as after a lost answer, when another worker has the rest.
+    let other = Worker::start(&db.store, "w2", vec![registered("pay", key_terms())]).await;
+    let taken = other.claim("pay", 60).await;
+    assert_eq!(taken.len(), 40);
+    db.store.settle(&give_back, &[claims[0].token()]).await.expect("settling works");
+    for claim in &taken {
+        let status = db.status(claim.effect.id).await;
+        assert_eq!((status.state, status.token), (State::InFlight, claim.token().get()));
+        assert_eq!(other.settle(Settling::of(claim).succeed()).await, Settled::Done);
+    }
+    for id in ids {
+        assert_eq!((db.state(id).await, db.log(id).await.len()), (State::Succeeded, 1));
+    }
 }

@@ -88,6 +88,7 @@ async fn a_swept_attempt_is_logged_as_unknown(db: &TestDatabase) {
     assert_eq!((again.number, again.history.attempts), (2, 2));
 }
 
+/// LEASE-01 and trap T8.
 async fn what_was_settled_after_the_look_stays(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let claim = stage.claimed(db, "k").await;
@@ -103,6 +104,7 @@ async fn what_was_settled_after_the_look_stays(db: &TestDatabase) {
     assert!(stage.worker.claim("pay", 5).await.is_empty());
 }
 
+/// LEASE-01 and trap T8, with a renewal in the gap.
 async fn what_was_renewed_after_the_look_stays(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let claim = stage.claimed(db, "k").await;
@@ -117,6 +119,7 @@ async fn what_was_renewed_after_the_look_stays(db: &TestDatabase) {
     stage.done(Settling::of(&claim).succeed()).await;
 }
 
+/// LEASE-01 and trap T8, with a fresh claim in the gap.
 async fn what_was_claimed_anew_after_the_look_stays(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let claim = stage.claimed(db, "k").await;
@@ -139,6 +142,7 @@ async fn what_was_claimed_anew_after_the_look_stays(db: &TestDatabase) {
     assert_eq!(other.settle(Settling::of(&fresh).succeed()).await, Settled::Done);
 }
 
+/// Trap T5.
 async fn a_parked_claim_can_still_be_settled_by_its_owner(db: &TestDatabase) {
     let stage = Stage::hold(db, "mail").await;
     let claim = stage.claimed(db, "k").await;

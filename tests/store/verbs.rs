@@ -76,6 +76,7 @@ fn leads_to(verb: &Verb, state: State) -> Option<State> {
     }
 }
 
+/// LEASE-11: no verb but a cancel takes what is in flight.
 async fn each_verb_takes_its_states_and_no_other(db: &TestDatabase) {
     let verbs = [
         Verb::Retry,
@@ -134,6 +135,7 @@ async fn an_uncertain_effect_is_never_cancelled(db: &TestDatabase) {
     assert!(status.last_error.is_some_and(|why| why.contains("cancelled while its outcome was unknown")));
 }
 
+/// Trap T8.
 async fn a_stale_look_is_refused(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let id = stage.parked(db, "k").await;
@@ -272,6 +274,7 @@ async fn a_resolved_effect_carries_the_answer_given(db: &TestDatabase) {
     assert_eq!(done(db, unresolved, &Verb::Retry).await, Change::NewHistory, "nothing is sent until then");
 }
 
+/// CRASH-02: the store keeps the request for the sweep.
 async fn a_cancel_request_outlives_its_claim(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let claim = stage.claimed(db, "k").await;

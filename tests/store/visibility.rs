@@ -24,6 +24,7 @@ on_postgres! {
     a_rolled_back_savepoint_leaves_a_gap_and_nothing_else,
 }
 
+/// OUTBOX-01.
 async fn the_next_claim_finds_a_late_commit(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let mut early = db.sql.begin().await;
@@ -75,6 +76,7 @@ async fn application(sql: Sql, mut chance: Chance, number: usize) -> Vec<i64> {
     ids
 }
 
+/// OUTBOX-01, with 200 transactions, rollbacks and savepoints.
 async fn two_hundred_open_transactions_lose_nothing(db: &TestDatabase) {
     const OPEN: usize = 100;
     let mut chance = Chance::seeded();

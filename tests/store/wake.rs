@@ -16,6 +16,8 @@ on_postgres! {
     inserts_of_every_size_commit,
     a_notification_carries_nothing,
     a_lost_listener_stops_nothing_and_comes_back,
+    anybody_may_notify_and_nothing_follows_from_it,
+    an_effect_that_came_while_the_trigger_was_gone_is_not_passed_over_in_silence,
 }
 
 async fn waiting_for_work_ends_in_time(db: &TestDatabase) {
@@ -24,6 +26,7 @@ async fn waiting_for_work_ends_in_time(db: &TestDatabase) {
     }
 }
 
+/// Trap T21.
 async fn work_is_found_without_a_hint(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     for number in 0..5 {
@@ -56,6 +59,7 @@ async fn a_commit_wakes_a_waiting_worker(db: &TestDatabase) {
     tx.rollback().await;
 }
 
+/// NOTIFY-03.
 async fn inserts_of_every_size_commit(db: &TestDatabase) {
     for size in [7_900, 8_100, 1 << 20] {
         let payload = format!("(to_json(repeat('x', {})))", size - 2);
@@ -72,6 +76,7 @@ async fn inserts_of_every_size_commit(db: &TestDatabase) {
     assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.queue").await, 3003);
 }
 
+/// NOTIFY-03.
 async fn a_notification_carries_nothing(db: &TestDatabase) {
     let source = "SELECT DISTINCT (regexp_matches(prosrc, 'pg_notify\\s*\\(\\s*''(\\w+)', 'g'))[1] AS channel \
        FROM pg_proc WHERE pronamespace = 'aftercommit'::regnamespace";
@@ -85,6 +90,7 @@ async fn a_notification_carries_nothing(db: &TestDatabase) {
     assert_eq!(notification.expect("received").payload(), "");
 }
 
+/// NOTIFY-01: the server ends the connection.
 async fn a_lost_listener_stops_nothing_and_comes_back(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let listening =
@@ -109,4 +115,37 @@ async fn a_lost_listener_stops_nothing_and_comes_back(db: &TestDatabase) {
         },
     )
     .await;
+}
+
+/// Trap T21: a notification is a hint from anybody at all.
+async fn anybody_may_notify_and_nothing_follows_from_it(db: &TestDatabase) {
+    let stage = Stage::by_key(db, "pay").await;
+    let id = db.insert("pay", "k").await;
+    let claim = stage.worker.claim_one("pay").await;
+    for payload in ["", "1", "DROP TABLE", &"x".repeat(7000)] {
+        db.sql.execute(&format!("SELECT pg_notify('aftercommit_work', '{payload}')")).await;
+    }
+    db.store.work_arrived(Duration::from_millis(100)).await;
+    assert!(stage.worker.claim("pay", 5).await.is_empty(), "what is claimed stays claimed");
+    assert_eq!((claim.effect.id, db.status(id).await.attempts), (id, 1));
+}
+
+/// NOTIFY-07: the trigger is dropped and made again while the worker runs.
+async fn an_effect_that_came_while_the_trigger_was_gone_is_not_passed_over_in_silence(db: &TestDatabase) {
+    let stage = Stage::by_key(db, "pay").await;
+    db.insert("pay", "before").await;
+    assert_eq!(stage.worker.claim_one("pay").await.effect.key, "before");
+    let definition = "SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgname = 'effects_inserted'";
+    let definition = db.sql.scalar(definition).await.expect("the trigger is there");
+    db.sql.execute("DROP TRIGGER effects_inserted ON aftercommit.effects").await;
+    let during = db.insert("pay", "during").await;
+    db.sql.execute(&definition).await;
+    db.insert("pay", "after").await;
+    assert_eq!(stage.worker.claim_one("pay").await.effect.key, "after", "the worker goes on as before");
+    let status = db.status(during).await;
+    assert_eq!(
+        status.state,
+        aftercommit::state::State::InDoubt,
+        "nobody knows what became of it: {status:?}"
+    );
 }

@@ -10,12 +10,12 @@ mod sql;
 mod wait;
 
 pub(crate) use builders::{
-    LEASE, Settling, TIMEOUT, WINDOW, Worker, answer, key_terms, lookup_terms, none_terms, registered,
-    registration, served, terms, want, want_leased,
+    LEASE, Settling, WINDOW, Worker, answer, key_terms, lookup_terms, none_terms, registered, registration,
+    served, terms, want,
 };
 pub(crate) use cases::{on_every_database, on_postgres, on_sqlite, run};
 pub(crate) use chance::Chance;
 pub(crate) use database::{Engine, TestDatabase, Unmigrated, insert_sql};
-pub(crate) use scripted::{Call, Script, Scripted};
+pub(crate) use scripted::{Script, Scripted};
 pub(crate) use sql::{Row, Sql, Tx, close_session, on_session};
 pub(crate) use wait::{eventually, within};
