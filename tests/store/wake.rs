@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use aftercommit::{state::State, store::Acted, verb::Verb};
 use tokio::time::Instant;
 
-use super::stage::Stage;
+use super::stage::{Stage, person};
 use crate::support::{TestDatabase, eventually, insert_sql, on_every_database, on_postgres, within};
 
 on_every_database! {
@@ -143,9 +144,13 @@ async fn an_effect_that_came_while_the_trigger_was_gone_is_not_passed_over_in_si
     db.insert("pay", "after").await;
     assert_eq!(stage.worker.claim_one("pay").await.effect.key, "after", "the worker goes on as before");
     let status = db.status(during).await;
-    assert_eq!(
-        status.state,
-        aftercommit::state::State::InDoubt,
-        "nobody knows what became of it: {status:?}"
-    );
+    assert_eq!(status.state, State::InDoubt, "nobody knows what became of it: {status:?}");
+    // A person can end it, and only a person can have it sent.
+    assert!(stage.worker.claim("pay", 5).await.is_empty());
+    let acted = db.store.act(during, &Verb::ResolveNotApplied, &person(), None).await.expect("acting works");
+    assert!(matches!(acted, Acted::Done(..)), "{acted:?}");
+    assert_eq!(db.state(during).await, State::Failed);
+    let acted = db.store.act(during, &Verb::Retry, &person(), None).await.expect("acting works");
+    assert!(matches!(acted, Acted::Done(..)), "{acted:?}");
+    assert_eq!(stage.worker.claim_one("pay").await.effect.id, during);
 }

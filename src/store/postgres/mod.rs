@@ -2,11 +2,11 @@
 //!
 //! The shape was measured before it was written: a thin `queue` scanned from a watermark, a lease per batch in `claims`,
 //! append-only `attempts` and `outcomes`. One statement per verb where one is enough, and then without BEGIN; what needs
-//! more runs in a [`Tx`], which closes its connection when it is dropped in the middle.
+//! more runs in a `Tx`, which closes its connection when it is dropped in the middle.
 //!
-//! One file per concern: [`migrate`] · [`enqueue`] (the caller's transaction) · [`claim`] and [`scan`] (its watermarks) · [`settle`] · [`sweep`] (leases
-//! that ended, overdue effects) · [`late`] · [`register`] (workers and terms) · [`inspect`] · [`operate`] · [`wake`]
-//! (LISTEN) · [`row`].
+//! One file per concern: `migrate` · `enqueue` (the caller's transaction) · `claim` and `scan` (its watermarks) · `settle` · `sweep` (leases
+//! that ended, overdue effects) · `late` · `register` (workers and terms) · `inspect` · `operate` · `wake`
+//! (LISTEN) · `row`.
 
 mod claim;
 mod enqueue;

@@ -24,6 +24,17 @@ const LOCK: [&str; 2] = [
     "SELECT effect_id FROM aftercommit.outcomes WHERE effect_id = $1 FOR UPDATE",
 ];
 
+/// An effect that is neither queued nor finished (its INSERT ran without the trigger) is uncertain: parked, as `status` shows
+/// it. One statement has one snapshot, so an effect that is being settled is never taken for one.
+const ADOPT: &str = "INSERT INTO aftercommit.queue (id, lane, uncertain, sent_before, first_sent_at, expires_at, downstream, operation,
+  note)
+SELECT e.id, 'd', true, true, greatest(e.created_at, e.due_at), e.expires_at, e.downstream, e.operation,
+  'it was neither queued nor finished: nobody knows what became of it'
+FROM aftercommit.effects AS e
+WHERE e.id = $1 AND NOT EXISTS (SELECT FROM aftercommit.queue AS q WHERE q.id = e.id)
+  AND NOT EXISTS (SELECT FROM aftercommit.outcomes AS o WHERE o.effect_id = e.id)
+ON CONFLICT DO NOTHING";
+
 /// What a verb is judged by, besides the state.
 const SUBJECT: &str = concat!(
     "SELECT ",
@@ -112,6 +123,7 @@ async fn act(
     (actor, seen): (&Actor, Option<Seen>),
 ) -> Result<Acted, StoreError> {
     let doing = "acting on an effect";
+    sqlx::query(ADOPT).bind(id.get()).execute(&mut *connection).await.map_err(StoreError::during(doing))?;
     lock(connection, id).await?;
     let Some(before) = status_of(connection, id).await? else { return Ok(Acted::NotFound) };
     let row = sqlx::query(SUBJECT)
