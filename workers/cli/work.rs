@@ -63,6 +63,9 @@ pub(super) async fn run(context: &Context, args: &WorkArgs) -> anyhow::Result<Ex
     let Some(store) = open_patiently(&url, &options, args, &mut signals).await? else { return Ok(Exit::Ok) };
     let names: Vec<&str> = served.iter().map(|served| served.name.as_ref()).collect();
     tracing::info!(worker = %config.worker, downstreams = %names.join(","), "worker started");
+    for finding in settings.check() {
+        tracing::warn!("{}: {}", finding.key, finding.message);
+    }
     let engine = Engine::new(store, served, config, Arc::new(SystemClock))
         .map_err(|problem| fail(Exit::Usage, problem))?;
     let stop = Stop::default();

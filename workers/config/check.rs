@@ -44,6 +44,12 @@ impl Settings {
             }
             for (operation, settings) in downstream.all() {
                 let key = operation.map_or_else(|| key.clone(), |name| format!("{key}.operations.{name}"));
+                if settings.timeout > self.worker.shutdown_grace {
+                    findings.push(Finding {
+                        key: format!("{key}.timeout"),
+                        message: outlives_the_grace(self, settings),
+                    });
+                }
                 if let Some(message) = horizon(settings) {
                     findings.push(Finding { key: format!("{key}.contract.window"), message });
                 }
@@ -94,4 +100,13 @@ fn horizon(operation: &Operation) -> Option<String> {
         }
         (Dedupe::Key, Some(Window::Forever)) | (Dedupe::Lookup | Dedupe::None, _) => None,
     }
+}
+
+/// A stop that does not wait for open calls turns every deployment into unknown outcomes.
+fn outlives_the_grace(settings: &Settings, operation: &Operation) -> String {
+    format!(
+        "({}) is longer than worker.shutdown_grace ({}): a worker that is stopped leaves calls that are still open to the sweep, with an unknown outcome",
+        show_duration(operation.timeout),
+        show_duration(settings.worker.shutdown_grace)
+    )
 }

@@ -321,6 +321,8 @@ fn a_window_shorter_than_the_retries_is_told() {
     assert!(short[0].contains("parked") && short[0].contains("contract.window"), "{short:?}");
     assert!(told("profile = \"ietf\"")[0].contains("unpublished"));
     assert!(told("rate = \"25/s\"")[0].contains("not enforced"));
+    // T27: a stop that does not wait for open calls makes unknown outcomes of them.
+    assert!(told("timeout = \"40s\"")[0].contains("shutdown_grace (25s)"));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use base64::Engine as _;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use reqwest::{
-    Client,
+    Client, ClientBuilder,
     header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue},
 };
 use tokio::time::{Instant, timeout_at};
@@ -33,6 +33,13 @@ const USER_AGENT: &str = "aftercommit";
 
 /// The client of one downstream: it follows nothing, resends nothing, goes through no proxy, decodes nothing.
 pub(super) fn client(tls: bool, fastest: Duration, concurrency: u32) -> Result<Client, String> {
+    builder(tls, fastest, concurrency).build().map_err(|_error| {
+        "no HTTP client could be built: are the system's root certificates installed?".to_owned()
+    })
+}
+
+/// The client's settings; tests speak HTTP/2 without TLS with them.
+pub(super) fn builder(tls: bool, fastest: Duration, concurrency: u32) -> ClientBuilder {
     let builder = Client::builder();
     // A machine without root certificates can still speak plain HTTP.
     let builder = if tls { builder } else { builder.tls_certs_only([]) };
@@ -45,10 +52,6 @@ pub(super) fn client(tls: bool, fastest: Duration, concurrency: u32) -> Result<C
         .connect_timeout((fastest / 2).min(CONNECT_TIMEOUT_MAX))
         .pool_idle_timeout(POOL_IDLE)
         .pool_max_idle_per_host(usize::try_from(concurrency).unwrap_or(usize::MAX))
-        .build()
-        .map_err(|_error| {
-            "no HTTP client could be built: are the system's root certificates installed?".to_owned()
-        })
 }
 
 /// The header that carries the secret, resolved.
