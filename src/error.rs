@@ -68,40 +68,54 @@ impl StoreError {
         move |source| Self::Database { doing, source }
     }
 
-    /// The database could not be reached, as opposed to a mistake that a repetition would make again.
+    /// The database could not be reached or could not do it now; a repetition may work, however long it takes. As opposed to
+    /// a mistake that a repetition would make again.
     pub fn is_outage(&self) -> bool {
-        match self {
-            Self::Database { source, .. } => {
-                matches!(
-                    source,
-                    sqlx::Error::Io(_)
-                        | sqlx::Error::Tls(_)
-                        | sqlx::Error::PoolTimedOut
-                        | sqlx::Error::PoolClosed
-                        | sqlx::Error::WorkerCrashed
-                        // A server that goes away in the middle of a handshake: sqlx takes the end of the stream for an answer.
-                        | sqlx::Error::Protocol(_)
-                ) || source.as_database_error().and_then(|error| error.code()).is_some_and(|code| {
-                    // Connection exceptions, operator intervention (shutdown, crash recovery), too many connections.
-                    code.starts_with("08")
-                        || code.starts_with("57P")
-                        || code == "53300"
-                        || is_sqlite_outage(&code)
-                })
-            }
-            Self::Corrupt { .. }
-            | Self::SchemaTooOld { .. }
-            | Self::SchemaTooNew { .. }
-            | Self::OtherEnvironment { .. }
-            | Self::Unsupported(_) => false,
-        }
+        let Self::Database { source, .. } = self else { return false };
+        let driver = matches!(
+            source,
+            sqlx::Error::Io(_)
+                | sqlx::Error::Tls(_)
+                | sqlx::Error::PoolTimedOut
+                | sqlx::Error::PoolClosed
+                | sqlx::Error::WorkerCrashed
+                // A server that goes away in the middle of a handshake: sqlx takes the end of the stream for an answer.
+                | sqlx::Error::Protocol(_)
+        );
+        driver
+            || self.code().is_some_and(|code| match sqlite_primary(&code) {
+                // Busy, locked, out of memory, read-only, unreadable, out of space, gone.
+                Some(primary) => matches!(primary, 5 | 6 | 7 | 8 | 10 | 13 | 14),
+                // Connections, a read-only server (a failover), rolled back, resources, locks, operator, system.
+                None => {
+                    code == "25006"
+                        || ["08", "40", "53", "55", "57", "58"].iter().any(|class| code.starts_with(class))
+                }
+            })
+    }
+
+    /// The database read what it was given and refuses a value in it: a repetition is refused too, a smaller or plainer one
+    /// may pass.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Corrupt { .. })
+            || self.code().is_some_and(|code| match sqlite_primary(&code) {
+                // An error of the statement (a trigger's RAISE), too big, a constraint, a type mismatch.
+                Some(primary) => matches!(primary, 1 | 18 | 19 | 20),
+                // Data exceptions, constraint violations, program limits.
+                None => ["22", "23", "54"].iter().any(|class| code.starts_with(class)),
+            })
+    }
+
+    /// What the database calls its error.
+    fn code(&self) -> Option<String> {
+        let Self::Database { source, .. } = self else { return None };
+        source.as_database_error()?.code().map(std::borrow::Cow::into_owned)
     }
 }
 
-/// SQLite's (extended) result codes of a file that is busy, locked, unreadable, out of space or gone. They have at most four
-/// digits; a SQLSTATE has five characters.
-fn is_sqlite_outage(code: &str) -> bool {
-    code.len() < 5 && code.parse::<u32>().is_ok_and(|code| matches!(code & 0xff, 5 | 6 | 10 | 13 | 14))
+/// SQLite's primary result code of an (extended) one. They have at most four digits; a SQLSTATE has five characters.
+fn sqlite_primary(code: &str) -> Option<u32> {
+    (code.len() < 5).then(|| code.parse::<u32>().ok()).flatten().map(|code| code & 0xff)
 }
 
 /// An effect could not be enqueued.

@@ -274,7 +274,7 @@ async fn write(
             }
         }
         outages.wait().await;
-        refusals += u32::from(!error.is_outage());
+        refusals += u32::from(error.is_refusal());
         if refusals >= REFUSALS_MAX {
             refusals = 0;
             batch = write_one_by_one(shared, batch, finished).await;
@@ -291,7 +291,8 @@ async fn write_one_by_one(shared: &Shared, batch: Vec<Settling>, finished: &mut 
             Ok(settled) => {
                 left.extend(sort_out(shared, vec![settling], &settlement, settled, finished).await)
             }
-            Err(error) if error.is_outage() => left.push(settling),
+            // Anything but a refusal of this very outcome may pass: what we know is kept until it is written.
+            Err(error) if !error.is_refusal() => left.push(settling),
             Err(error) => {
                 let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
                 tracing::error!(effect = %settlement[0].id, %error, cause,

@@ -76,7 +76,9 @@ async fn sweep_expired(
     }
     let now = shared.store.now().await?;
     let mut batch = Vec::with_capacity(expired.len());
-    for lost in expired.iter().filter(|lost| lost.lease_until.plus(patience) <= now) {
+    // Nobody could have renewed what nobody holds (a claimed effect without its claim).
+    let over = |lost: &&Expired| lost.worker.is_empty() || lost.lease_until.plus(patience) <= now;
+    for lost in expired.iter().filter(over) {
         match terms(shared, &lost.downstream, lost.operation.as_deref()).await? {
             Some(terms) => batch.push(judge_expired(lost, &terms, now)),
             None => tracing::error!(effect = %lost.id, downstream = %lost.downstream,

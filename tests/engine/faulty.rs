@@ -34,6 +34,8 @@ pub(super) enum Fault {
     Before,
     /// It happens, and the answer is lost.
     After,
+    /// Nothing happens, for a reason that is neither an outage nor a refusal.
+    Strange,
 }
 
 #[derive(Default)]
@@ -118,6 +120,7 @@ impl FaultyStore {
         match self.enter(op).await {
             None => call.await,
             Some(Fault::Before) => Err(Self::lost()),
+            Some(Fault::Strange) => Err(StoreError::during("a planned fault")(sqlx::Error::RowNotFound)),
             Some(Fault::After) => {
                 call.await?;
                 Err(Self::lost())
@@ -148,7 +151,8 @@ impl Store for FaultyStore {
         let refused = self.plan.lock().unwrap().refused.clone();
         if batch.iter().any(|settlement| refused.contains(&settlement.id)) {
             self.plan.lock().unwrap().faults_hit += 1;
-            return Err(StoreError::during("a planned refusal")(sqlx::Error::RowNotFound));
+            let problem = "a planned refusal".to_owned();
+            return Err(StoreError::Corrupt { table: "outcomes", column: "response", row: 0, problem });
         }
         self.around(Op::Settle, self.inner.settle(batch, finished)).await
     }

@@ -21,6 +21,7 @@ on_every_database!(
     an_outage_during_a_call_is_waited_out,
     a_worker_that_starts_before_the_database_registers_when_it_comes,
     an_outcome_that_the_database_refuses_holds_up_no_other,
+    an_outcome_is_kept_however_strangely_the_database_fails,
 );
 
 /// OUTBOX-07 (b).
@@ -137,4 +138,17 @@ async fn an_outcome_that_the_database_refuses_holds_up_no_other(db: &TestDatabas
     worker.drain().await;
     assert!(store.faults_hit() > 0);
     assert_eq!(db.state(bad).await, State::InFlight, "left to the sweep");
+}
+
+/// What we know of a call is not thrown away for a full disk, a read-only server or a fault without a name.
+async fn an_outcome_is_kept_however_strangely_the_database_fails(db: &TestDatabase) {
+    let store = FaultyStore::over(db.store.clone());
+    store.fail(Op::Settle, &[Fault::Strange; 6]);
+    let downstream = Scripted::applying();
+    let id = db.insert("mail", "k").await;
+    let of = served("mail", &downstream, none_terms(OnUnknown::Hold));
+    engine(store.clone(), "w", vec![of]).run_once(Stop::default()).await.expect("a round");
+    assert_eq!(store.faults_hit(), 6);
+    assert_eq!(db.state(id).await, State::Succeeded);
+    assert_eq!(downstream.calls().len(), 1);
 }

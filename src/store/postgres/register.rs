@@ -223,9 +223,8 @@ async fn register_operation(
     .bind(id)
     .execute(&mut *connection)
     .await?;
-    if let Some(before) = before
-        && is_narrower(terms, &before)?
-    {
+    // One that was forgotten meanwhile may have promised more.
+    if before.map_or(Ok(true), |before| is_narrower(terms, &before))? {
         narrow(connection, downstream, operation, terms).await?;
     }
     Ok(id)

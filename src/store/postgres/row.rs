@@ -189,14 +189,6 @@ pub(super) fn sentence(text: &str) -> String {
     stored_text(text, crate::outcome::REASON_MAX)
 }
 
-/// The database read the statement and refused a value in it, so that a smaller or plainer one may pass.
-pub(super) fn refused(error: &StoreError) -> bool {
-    let StoreError::Database { source: sqlx::Error::Database(source), .. } = error else { return false };
-    let code = source.code().unwrap_or_default();
-    // Data exceptions, constraint violations, program limits.
-    ["22", "23", "54"].iter().any(|class| code.starts_with(class))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@ use sqlx::{Postgres, postgres::PgArguments, query::Query};
 
 use super::{
     PgStore, durable,
-    row::{self, StoredResponse, refused, sentence},
+    row::{self, StoredResponse, sentence},
 };
 use crate::{
     clock::Timestamp,
@@ -338,7 +338,7 @@ impl PgStore {
             Ok(written) => {
                 return Ok(written.into_iter().filter_map(|at| open.get(at).copied()).collect());
             }
-            Err(error) if !refused(&error) => return Err(error),
+            Err(error) if !error.is_refusal() => return Err(error),
             Err(error) => {
                 tracing::warn!(%error, effects = open.len(), "a settle was refused as a batch; trying one by one");
             }
@@ -347,7 +347,7 @@ impl PgStore {
         for index in open {
             let one = Batch::of([&settlements[*index]], Held::Claimed);
             let done = match one.write(self, SETTLE, &[]).await {
-                Err(error) if refused(&error) => one.without_words().write(self, SETTLE, &[]).await?,
+                Err(error) if error.is_refusal() => one.without_words().write(self, SETTLE, &[]).await?,
                 result => result?,
             };
             written.extend(done.first().map(|_| *index));

@@ -191,18 +191,6 @@ fn primary_code(error: &sqlx::Error) -> Option<i32> {
     Some(code & 0xff)
 }
 
-/// Whether the database refused what it was given (a constraint, a trigger), as opposed to being out of reach.
-pub(super) fn is_refusal(problem: &StoreError) -> bool {
-    match problem {
-        StoreError::Database { source, .. } => matches!(primary_code(source), Some(1 | 18 | 19 | 20)),
-        StoreError::Corrupt { .. } => true,
-        StoreError::SchemaTooOld { .. }
-        | StoreError::SchemaTooNew { .. }
-        | StoreError::OtherEnvironment { .. }
-        | StoreError::Unsupported(_) => false,
-    }
-}
-
 async fn check_library(conn: &mut SqliteConnection) -> Result<(), StoreError> {
     let version: String = sqlx::query_scalar("SELECT sqlite_version()")
         .fetch_one(conn)

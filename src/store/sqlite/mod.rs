@@ -101,7 +101,7 @@ impl SqliteStore {
     ) -> Result<Vec<Settled>, StoreError> {
         let whole = self.settle_once(batch.to_vec(), finished.to_vec(), right).await;
         match whole {
-            Err(problem) if migrate::is_refusal(&problem) => {
+            Err(problem) if problem.is_refusal() => {
                 tracing::error!(%problem, "a batch of settles was refused: writing them one by one");
             }
             answered => return answered,
@@ -111,7 +111,7 @@ impl SqliteStore {
         for settlement in batch {
             let alone = self.settle_once(vec![settlement.clone()], Vec::new(), right).await;
             let alone = match alone {
-                Err(problem) if migrate::is_refusal(&problem) => {
+                Err(problem) if problem.is_refusal() => {
                     self.settle_once(vec![settle::without_answer(settlement)], Vec::new(), right).await
                 }
                 answered => answered,
