@@ -13,6 +13,9 @@ use crate::{
     schedule::Policy,
 };
 
+/// Why an effect that somebody cancelled is in doubt instead.
+pub(crate) const CANCELLED_UNCERTAIN: &str = "cancelled while its outcome was unknown";
+
 /// What is known of an effect when an outcome comes in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
@@ -181,7 +184,7 @@ impl Case<'_> {
     /// person's resend.
     fn retry_uncertain(&self) -> Decision {
         if self.history.cancel_requested {
-            return self.probe_or_park("cancelled while its outcome was unknown");
+            return self.probe_or_park(CANCELLED_UNCERTAIN);
         }
         if self.history.resend {
             return self.probe_or_park("the one resend did not settle it");
@@ -265,11 +268,23 @@ pub fn before_sending(
         return history.expires_at.is_some_and(|expires_at| at >= expires_at).then_some(Decision::Expire);
     }
     let why = if history.cancel_requested {
-        "cancelled while its outcome was unknown"
+        CANCELLED_UNCERTAIN
     } else {
         may_send_uncertain(contract, timeout, history, at).err()?
     };
     Some(park(contract, at, why))
+}
+
+/// What becomes of a claimed effect that was not sent, now that something happened meanwhile: a late *applied* came in, or
+/// somebody asked to cancel it.
+pub fn after_meanwhile(history: &History) -> Decision {
+    if history.applied_late {
+        Decision::Succeed
+    } else if history.uncertain {
+        Decision::Park(CANCELLED_UNCERTAIN.to_owned())
+    } else {
+        Decision::Cancel
+    }
 }
 
 /// In doubt: with a probe where there is one, else for a person.

@@ -1,7 +1,12 @@
 //! A person's verbs: what each takes, what it does, and why it is refused. Pure; the store applies the change in the
 //! transaction that judged it, with its audit row.
 
-use crate::{clock::Timestamp, contract::Contract, decision::History, state::State};
+use crate::{
+    clock::Timestamp,
+    contract::Contract,
+    decision::{CANCELLED_UNCERTAIN, History},
+    state::State,
+};
 
 /// What a person may do to an effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,7 +145,7 @@ pub enum Refusal {
     },
     /// The request would not be the one that was sent.
     #[error(
-        "the request would differ from the one that was sent (its downstream's configuration changed): restore the configuration, resolve the effect, or reissue it"
+        "the request would differ from the one that was sent (its downstream's configuration changed): restore the configuration, or resolve the effect"
     )]
     RequestChanged,
     /// `expires_at` has passed: nothing may begin any more, not even a resend.
@@ -154,7 +159,7 @@ pub enum Refusal {
     Superseded,
     /// The vendor stored the refusal.
     #[error(
-        "the downstream stored its refusal under this key, so a retry could only replay it: reissue the effect with a new key"
+        "the downstream stored its refusal under this key, so a retry could only replay it: write a new effect with a new key"
     )]
     RefusalStored,
     /// No reason was given.
@@ -255,7 +260,7 @@ fn cancel(subject: &Subject) -> Result<Change, Refusal> {
     match subject.state {
         State::InFlight => Ok(Change::RequestCancel),
         State::Waiting | State::Scheduled | State::Ready | State::Retrying if uncertain => {
-            Ok(Change::Park("cancelled while its outcome was unknown".to_owned()))
+            Ok(Change::Park(CANCELLED_UNCERTAIN.to_owned()))
         }
         State::Waiting | State::Scheduled | State::Ready | State::Retrying => {
             Ok(Change::End(State::Cancelled))

@@ -14,14 +14,14 @@ use futures_util::FutureExt;
 use super::{
     Counters, Shared, Stop,
     lease::{Base, Held},
-    settle::{Settling, Written},
+    settle::Settling,
 };
 use crate::{
     clock::{Boot, Clock, Timestamp},
     decision::{self, Decision},
     downstream::{Attempt, Closed, Gate, Served, Terms},
     outcome::{About, Finding, Outcome, Phase},
-    store::Claim,
+    store::{Claim, Next},
 };
 
 /// A downstream stops by itself at its deadline; one that does not is stopped this much later.
@@ -53,12 +53,12 @@ pub(super) async fn run(shared: &Shared, holding: Holding, stop: &Stop) -> Optio
     };
     let now = holding.base.now(&*shared.clock);
     if let Some(decision) = must_not_send(&holding.claim, terms, now) {
-        return Some(Settling::unstarted(holding, Written::Decided(decision)));
+        return Some(Settling::unstarted(holding, Next::Decided(decision)));
     }
     let started = now;
     match call(shared, serving, terms, &holding, stop).await {
         Called::Outcome(outcome) => Some(decided(shared, holding, terms.clone(), outcome, Some(started))),
-        Called::NotBegun(Closed::Stopping) => Some(Settling::unstarted(holding, Written::GiveBack)),
+        Called::NotBegun(Closed::Stopping) => Some(Settling::unstarted(holding, Next::GiveBack)),
         Called::NotBegun(Closed::TooLate) => Some(too_late(shared, holding, terms)),
         Called::Abandoned => {
             tracing::warn!(effect = %holding.claim.effect.id, downstream = %holding.claim.effect.downstream,
@@ -86,8 +86,8 @@ fn must_not_send(claim: &Claim, terms: &Terms, now: Timestamp) -> Option<Decisio
 /// The gate closed between the check and the first byte.
 fn too_late(shared: &Shared, holding: Holding, terms: &Terms) -> Settling {
     let now = holding.base.now(&*shared.clock);
-    let written = must_not_send(&holding.claim, terms, now).map_or(Written::GiveBack, Written::Decided);
-    Settling::unstarted(holding, written)
+    let next = must_not_send(&holding.claim, terms, now).map_or(Next::GiveBack, Next::Decided);
+    Settling::unstarted(holding, next)
 }
 
 fn unknown_operation(claim: &Claim) -> Outcome {

@@ -25,15 +25,6 @@ const REFUSALS_MAX: u32 = 3;
 /// After being told to stop at once, a database that does not answer is waited for this long.
 const ABORT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What is to be written for an effect that was not attempted.
-#[derive(Clone, Debug)]
-pub(super) enum Written {
-    /// Given back as it was.
-    GiveBack,
-    /// Decided without an attempt: parked, expired, cancelled.
-    Decided(Decision),
-}
-
 /// One claim on its way into the database.
 pub(super) struct Settling {
     claim: Claim,
@@ -44,7 +35,8 @@ pub(super) struct Settling {
 }
 
 enum Found {
-    Unstarted(Written),
+    /// Not attempted: given back, or decided without an attempt (parked, expired, cancelled).
+    Unstarted(Next),
     Attempted(Box<Attempted>),
 }
 
@@ -60,8 +52,8 @@ struct Attempted {
 }
 
 impl Settling {
-    pub(super) fn unstarted(holding: Holding, written: Written) -> Self {
-        Self { claim: holding.claim, held: holding.held, found: Found::Unstarted(written), slot: None }
+    pub(super) fn unstarted(holding: Holding, next: Next) -> Self {
+        Self { claim: holding.claim, held: holding.held, found: Found::Unstarted(next), slot: None }
     }
 
     pub(super) fn attempted(
@@ -93,7 +85,7 @@ impl Settling {
 
     fn settlement(&self, worker: &Arc<str>) -> Settlement {
         match &self.found {
-            Found::Unstarted(written) => unstarted(&self.claim, written),
+            Found::Unstarted(next) => unstarted(&self.claim, next),
             Found::Attempted(attempted) => attempted.settlement(&self.claim, worker),
         }
     }
@@ -114,12 +106,7 @@ impl Settling {
                     attempted.ended_at,
                 );
             }
-            Found::Unstarted(written) if applied_late => *written = Written::Decided(Decision::Succeed),
-            Found::Unstarted(written) if history.uncertain => {
-                let why = "cancelled while its outcome was unknown".to_owned();
-                *written = Written::Decided(Decision::Park(why));
-            }
-            Found::Unstarted(written) => *written = Written::Decided(Decision::Cancel),
+            Found::Unstarted(next) => *next = Next::Decided(decision::after_meanwhile(history)),
         }
     }
 
@@ -134,15 +121,11 @@ impl Settling {
     }
 }
 
-fn unstarted(claim: &Claim, written: &Written) -> Settlement {
-    let decision = match written {
-        Written::GiveBack => Next::GiveBack,
-        Written::Decided(decision) => Next::Decided(decision.clone()),
-    };
+fn unstarted(claim: &Claim, next: &Next) -> Settlement {
     Settlement {
         id: claim.effect.id,
         token: claim.token(),
-        decision,
+        decision: next.clone(),
         attempt: None,
         counts: false,
         uncertain: claim.history.uncertain,

@@ -4,7 +4,6 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     clock::Timestamp,
-    contract::Window,
     decision::{Decision, History},
     effect::{Effect, EffectId},
     outcome::{Outcome, Phase, Response, Verdict},
@@ -237,9 +236,4 @@ pub struct RegisteredTerms {
     pub policy: crate::schedule::Policy,
     /// One attempt takes no longer.
     pub timeout: Duration,
-}
-
-/// The window of registered terms, as the views need it.
-pub fn window_micros(window: Option<Window>) -> Option<i64> {
-    window.map(Window::micros)
 }

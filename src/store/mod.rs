@@ -14,7 +14,7 @@ use std::{sync::Arc, time::Duration};
 
 pub use claim::{
     AttemptLog, Claim, Expired, Late, LateAnswer, Next, Overdue, RegisteredTerms, Settled, Settlement, Token,
-    Want, window_micros,
+    Want,
 };
 pub use page::{Audited, Count, DownstreamInfo, Filter, LoggedAttempt, PAGE_MAX, Status, WorkerInfo};
 

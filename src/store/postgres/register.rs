@@ -10,7 +10,7 @@ use crate::{
     clock::duration_micros,
     contract::{Dedupe, KeyCharset, Window},
     error::StoreError,
-    store::{RegisteredDownstream, RegisteredTerms, Registration, TermsIds, Token, window_micros},
+    store::{RegisteredDownstream, RegisteredTerms, Registration, TermsIds, Token},
 };
 
 /// Registrations of a fleet that starts at once run one after another: they write the same rows.
@@ -196,7 +196,7 @@ async fn register_operation(
         .bind(&contract)
         .bind(&policy)
         .bind(timeout_us)
-        .bind(window_micros(terms.contract.window))
+        .bind(terms.contract.window.map(Window::micros))
         .bind(duration_micros(terms.contract.margin))
         .bind(dedupe)
         .bind(&digest[..])
