@@ -8,7 +8,13 @@ use crate::{
 };
 
 /// The steps, in order; step N brings the schema to version N.
-const STEPS: &[&str] = &[include_str!("../../../migrations/postgres/0001_foundation.sql")];
+const STEPS: &[&str] = &[
+    include_str!("../../../migrations/postgres/0001_foundation.sql"),
+    include_str!("../../../migrations/postgres/0002_budgets.sql"),
+    include_str!("../../../migrations/postgres/0003_probes.sql"),
+    include_str!("../../../migrations/postgres/0004_retention.sql"),
+    include_str!("../../../migrations/postgres/0005_identity.sql"),
+];
 
 /// Serialises migrators: the number is the name's first bytes, as no other program would choose it.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(7022364301936348005)";
@@ -79,7 +85,7 @@ async fn roles(connection: &mut PgConnection) -> Result<Vec<String>, StoreError>
     if granted {
         return Ok(Vec::new());
     }
-    run(connection, roles_sql()).await?;
+    run(connection, &roles_sql()).await?;
     let missing: Vec<String> = sqlx::query_scalar(
         "SELECT name FROM unnest($1::text[]) AS r (name) WHERE to_regrole(name) IS NULL ORDER BY name",
     )
@@ -97,12 +103,16 @@ async fn roles(connection: &mut PgConnection) -> Result<Vec<String>, StoreError>
     )])
 }
 
-/// The part of the first step that makes roles and grants rights; it may be run again.
-fn roles_sql() -> &'static str {
-    let sql = STEPS[0];
-    let begin = sql.find("-- BEGIN roles").expect("the first step marks where the roles begin");
-    let end = sql.find("-- END roles").expect("the first step marks where the roles end");
-    &sql[begin..end]
+/// The parts of the steps that make roles and grant rights; they may be run again.
+fn roles_sql() -> String {
+    let parts = STEPS.iter().filter_map(|sql| {
+        let (_, after) = sql.split_once("-- BEGIN roles")?;
+        let (part, _) = after
+            .split_once("-- END roles")
+            .expect("a step that marks where the roles begin marks their end");
+        Some(format!("-- BEGIN roles{part}"))
+    });
+    parts.collect()
 }
 
 /// The schema's version; 0 when there is none.

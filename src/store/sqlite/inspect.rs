@@ -3,15 +3,18 @@
 use serde_json::value::RawValue;
 use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection, sqlite::SqliteRow};
 
-use super::row::{Fields, QUEUE_STATE};
+use super::{
+    SqliteStore,
+    row::{Fields, QUEUE_STATE},
+};
 use crate::{
-    clock::Timestamp,
+    clock::{Clock, SystemClock, Timestamp},
     contract::Contract,
     effect::EffectId,
     error::StoreError,
     outcome::Verdict,
     state::State,
-    store::{Audited, Count, DownstreamInfo, Filter, LoggedAttempt, PAGE_MAX, Status, WorkerInfo},
+    store::{Audited, Count, DownstreamInfo, Filter, Inspect, LoggedAttempt, PAGE_MAX, Status, WorkerInfo},
 };
 
 /// A worker is live if it reported within this many microseconds.
@@ -32,6 +35,37 @@ const STATUS: &str = "SELECT s.id, CAST(s.downstream AS TEXT) AS downstream, CAS
 const NAMES: &str = "WITH RECURSIVE names (name) AS (SELECT min(downstream) FROM aftercommit_effects UNION ALL \
      SELECT (SELECT min(e.downstream) FROM aftercommit_effects AS e WHERE e.downstream > names.name) \
      FROM names WHERE names.name IS NOT NULL) ";
+
+#[async_trait::async_trait]
+impl Inspect for SqliteStore {
+    async fn effect(&self, id: EffectId) -> Result<Option<Status>, StoreError> {
+        effect(&mut *self.reader("reading an effect").await?, id).await
+    }
+
+    async fn effects(&self, filter: &Filter) -> Result<Vec<Status>, StoreError> {
+        effects(&mut *self.reader("listing effects").await?, filter, SystemClock.wall()).await
+    }
+
+    async fn attempts(&self, id: EffectId) -> Result<Vec<LoggedAttempt>, StoreError> {
+        attempts(&mut *self.reader("reading the log").await?, id).await
+    }
+
+    async fn counts(&self) -> Result<Vec<Count>, StoreError> {
+        counts(&mut *self.reader("counting").await?, SystemClock.wall()).await
+    }
+
+    async fn downstreams(&self) -> Result<Vec<DownstreamInfo>, StoreError> {
+        downstreams(&mut *self.reader("listing downstreams").await?, SystemClock.wall()).await
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerInfo>, StoreError> {
+        workers(&mut *self.reader("listing workers").await?, SystemClock.wall()).await
+    }
+
+    async fn audit(&self, effect: Option<EffectId>, limit: u32) -> Result<Vec<Audited>, StoreError> {
+        audit(&mut *self.reader("reading the audit").await?, effect, limit).await
+    }
+}
 
 pub(super) async fn effect(conn: &mut SqliteConnection, id: EffectId) -> Result<Option<Status>, StoreError> {
     let row = sqlx::query(sqlx::AssertSqlSafe(format!("{STATUS} WHERE s.id = ?1")))

@@ -24,7 +24,14 @@ use crate::{
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first library without the WAL-reset fault, which needs what we do: several connections and checkpoints.
 const LIBRARY_MIN: [u32; 3] = [3, 51, 3];
-const FOUNDATION: &str = include_str!("../../../migrations/sqlite/0001_foundation.sql");
+/// The steps, in order; step N brings the schema to version N.
+const STEPS: &[&str] = &[
+    include_str!("../../../migrations/sqlite/0001_foundation.sql"),
+    include_str!("../../../migrations/sqlite/0002_budgets.sql"),
+    include_str!("../../../migrations/sqlite/0003_probes.sql"),
+    include_str!("../../../migrations/sqlite/0004_retention.sql"),
+    include_str!("../../../migrations/sqlite/0005_identity.sql"),
+];
 const OPENING: &str = "opening the SQLite file";
 const MIGRATING: &str = "migrating";
 
@@ -71,8 +78,8 @@ pub(crate) async fn migrate(url: &str, environment: Option<&str>) -> Result<Migr
     if from > SCHEMA_VERSION {
         return Err(StoreError::SchemaTooNew { found: from, knows: SCHEMA_VERSION });
     }
-    if from < 1 {
-        sqlx::raw_sql(FOUNDATION).execute(&mut *transaction).await.map_err(StoreError::during(MIGRATING))?;
+    for step in STEPS.iter().skip(usize::try_from(from).unwrap_or(0)) {
+        sqlx::raw_sql(*step).execute(&mut *transaction).await.map_err(StoreError::during(MIGRATING))?;
     }
     if let Some(environment) = environment {
         write_environment(&mut transaction, environment).await?;
@@ -84,7 +91,7 @@ pub(crate) async fn migrate(url: &str, environment: Option<&str>) -> Result<Migr
 
 /// What `migrate` runs on a file without a schema.
 pub(crate) fn migration_sql() -> String {
-    FOUNDATION.to_owned()
+    STEPS.join("\n")
 }
 
 /// Written once; another one later means that somebody migrates the wrong file.

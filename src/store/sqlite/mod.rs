@@ -37,14 +37,11 @@ use tokio_util::task::TaskTracker;
 use self::settle::Right;
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
-    effect::EffectId,
     error::StoreError,
     store::{
-        Acted, Audited, Claim, Count, DownstreamInfo, Expired, Filter, Inspect, Late, LateAnswer,
-        LoggedAttempt, Operate, Overdue, RegisteredTerms, Registration, Settled, Settlement, Status, Store,
-        TermsIds, Token, Want, WorkerInfo,
+        Claim, Expired, Late, LateAnswer, Overdue, RegisteredTerms, Registration, Settled, Settlement, Store,
+        TermsIds, Token, Want,
     },
-    verb::{Actor, Seen, Verb},
 };
 
 /// How often the file is asked whether another connection committed: a few microseconds each, and half of it is the
@@ -342,56 +339,5 @@ impl Store for SqliteStore {
 
     async fn now(&self) -> Result<Timestamp, StoreError> {
         Ok(SystemClock.wall())
-    }
-}
-
-#[async_trait::async_trait]
-impl Inspect for SqliteStore {
-    async fn effect(&self, id: EffectId) -> Result<Option<Status>, StoreError> {
-        inspect::effect(&mut *self.reader("reading an effect").await?, id).await
-    }
-
-    async fn effects(&self, filter: &Filter) -> Result<Vec<Status>, StoreError> {
-        inspect::effects(&mut *self.reader("listing effects").await?, filter, SystemClock.wall()).await
-    }
-
-    async fn attempts(&self, id: EffectId) -> Result<Vec<LoggedAttempt>, StoreError> {
-        inspect::attempts(&mut *self.reader("reading the log").await?, id).await
-    }
-
-    async fn counts(&self) -> Result<Vec<Count>, StoreError> {
-        inspect::counts(&mut *self.reader("counting").await?, SystemClock.wall()).await
-    }
-
-    async fn downstreams(&self) -> Result<Vec<DownstreamInfo>, StoreError> {
-        inspect::downstreams(&mut *self.reader("listing downstreams").await?, SystemClock.wall()).await
-    }
-
-    async fn workers(&self) -> Result<Vec<WorkerInfo>, StoreError> {
-        inspect::workers(&mut *self.reader("listing workers").await?, SystemClock.wall()).await
-    }
-
-    async fn audit(&self, effect: Option<EffectId>, limit: u32) -> Result<Vec<Audited>, StoreError> {
-        inspect::audit(&mut *self.reader("reading the audit").await?, effect, limit).await
-    }
-}
-
-#[async_trait::async_trait]
-impl Operate for SqliteStore {
-    async fn act(
-        &self,
-        id: EffectId,
-        verb: &Verb,
-        actor: &Actor,
-        seen: Option<Seen>,
-    ) -> Result<Acted, StoreError> {
-        let (verb, actor) = (verb.clone(), actor.clone());
-        let acted = self
-            .write("applying a person's verb", move |conn, now| {
-                Box::pin(async move { operate::act(conn, id, (&verb, &actor, seen), now).await })
-            })
-            .await;
-        self.shared.acted.notify_one();
-        acted
     }
 }

@@ -3,7 +3,7 @@
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
-    inspect,
+    SqliteStore, inspect,
     row::{Fields, HISTORY, QUEUE_STATE, history, next_token},
     write::{Ending, Writes, add_to_counter},
 };
@@ -14,11 +14,31 @@ use crate::{
     error::StoreError,
     outcome::{REASON_MAX, Response, stored_text},
     state::State,
-    store::Acted,
+    store::{Acted, Operate},
     verb::{Actor, Change, Pinned, Seen, Subject, Verb, judge},
 };
 
 const DOING: &str = "applying a person's verb";
+
+#[async_trait::async_trait]
+impl Operate for SqliteStore {
+    async fn act(
+        &self,
+        id: EffectId,
+        verb: &Verb,
+        actor: &Actor,
+        seen: Option<Seen>,
+    ) -> Result<Acted, StoreError> {
+        let (verb, actor) = (verb.clone(), actor.clone());
+        let acted = self
+            .write("applying a person's verb", move |conn, now| {
+                Box::pin(async move { act(conn, id, (&verb, &actor, seen), now).await })
+            })
+            .await;
+        self.shared.acted.notify_one();
+        acted
+    }
+}
 
 /// An effect under the write lock, and what its ending would carry on.
 struct Target {
