@@ -12,6 +12,12 @@ pub trait Downstream: Send + Sync {
     /// guess. It asks [`Attempt::may_begin`] right before the first byte, and stops within `attempt.timeout`; the engine
     /// drops the future at the end of the lease.
     async fn deliver(&self, attempt: &Attempt) -> Outcome;
+
+    /// The origin that this effect goes to, where it is not the downstream's own ([`Served::origin`]): a target that the
+    /// effect itself names. Such an origin's troubles hold up only the effects that go there.
+    fn origin(&self, _effect: &Effect) -> Option<Arc<str>> {
+        None
+    }
 }
 
 /// One try, as a downstream is given it. It cannot settle anything.
@@ -29,7 +35,8 @@ pub struct Attempt {
     pub gate: Arc<dyn Gate>,
 }
 
-/// Whether the first byte may still leave: the lease is held, the window and the expiry have not passed, nobody stopped us.
+/// Whether the first byte may still leave: the lease is held, the window and the expiry have not passed, nobody stopped us or
+/// paused the downstream.
 pub trait Gate: Send + Sync {
     /// `Err` says why not.
     ///
@@ -48,6 +55,9 @@ pub enum Closed {
     /// The worker is stopping.
     #[error("the worker is stopping")]
     Stopping,
+    /// The downstream is paused, or its origin asked for patience or does not answer.
+    #[error("the downstream is held: paused, asked for patience, or its breaker is open")]
+    Held,
 }
 
 impl Attempt {
@@ -85,6 +95,42 @@ pub struct Terms {
     pub request_sha256: [u8; 32],
 }
 
+/// Calls per time, over the whole fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// How many.
+    pub calls: u32,
+    /// In how long.
+    pub period: Duration,
+}
+
+impl Rate {
+    /// From one call to the next, in microseconds: never zero.
+    pub fn interval_us(self) -> i64 {
+        let interval = self.period / self.calls.max(1);
+        crate::clock::duration_micros(interval).max(1)
+    }
+
+    /// Calls that may follow each other at once: what comes to a twentieth of a second, so that a high rate needs few claims
+    /// and a low one keeps its distance from call to call.
+    pub fn burst(self) -> u32 {
+        let burst = 50_000 / self.interval_us();
+        u32::try_from(burst).unwrap_or(u32::MAX).max(1)
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { calls, period } = self;
+        match period.as_secs() {
+            1 => write!(f, "{calls}/s"),
+            60 => write!(f, "{calls}/m"),
+            3600 => write!(f, "{calls}/h"),
+            _ => write!(f, "{calls}/{period:?}"),
+        }
+    }
+}
+
 /// A configured downstream, ready to be served.
 #[derive(Clone)]
 pub struct Served {
@@ -104,6 +150,11 @@ pub struct Served {
     pub operations: BTreeMap<String, Terms>,
     /// The lease of a claim: at least the longest timeout and [`crate::engine::LEASE_MARGIN`].
     pub lease: Duration,
+    /// At most so many calls, over the whole fleet. `None`: as many as there are slots.
+    pub rate: Option<Rate>,
+    /// Where its calls go (scheme, host, port): what asked for patience or does not answer is held up for everybody who calls
+    /// it. `None`: nothing is shared, and nothing is held up.
+    pub origin: Option<Arc<str>>,
 }
 
 impl Served {

@@ -13,6 +13,8 @@ pub struct Outcome {
     pub replayed: bool,
     /// The downstream asked not to be called before this much time has passed.
     pub retry_after: Option<Duration>,
+    /// The downstream did not accept our credentials: no effect will fare better until a person mended them.
+    pub credentials_refused: bool,
     /// A sentence for people: what happened, without secrets. At most [`REASON_MAX`] bytes are stored.
     pub reason: String,
     /// What the downstream said, if it said anything.
@@ -146,7 +148,15 @@ pub struct Response {
 impl Outcome {
     /// An outcome without a response.
     pub fn new(finding: Finding, phase: Phase, reason: impl Into<String>) -> Self {
-        Self { finding, phase, replayed: false, retry_after: None, reason: reason.into(), response: None }
+        Self {
+            finding,
+            phase,
+            replayed: false,
+            retry_after: None,
+            credentials_refused: false,
+            reason: reason.into(),
+            response: None,
+        }
     }
 
     /// The outcome of a claim whose lease ended.

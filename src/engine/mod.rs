@@ -1,12 +1,14 @@
 //! The worker's engine: claim, attempt, decide, settle, sweep.
 //!
 //! `intake` claims (committed before the call), `attempt` carries one claim out, `settle` writes what was decided in
-//! batches, `renew` keeps leases alive from a thread of its own, `sweep` judges leases that ended. The loops live here
+//! batches, `budget` and `hold` keep to rates, pauses and breakers, `renew` keeps leases alive from a thread of its own, `sweep` judges leases that ended. The loops live here
 //! once; what differs per database lives in `store`, what differs per downstream behind
 //! [`crate::downstream::Downstream`]. Only [`crate::decision`] decides.
 
 mod attempt;
+mod budget;
 mod config;
+mod hold;
 mod intake;
 mod late;
 mod lease;
@@ -25,11 +27,11 @@ use std::{
 };
 
 use tokio::sync::{Notify, Semaphore, mpsc};
-use tokio_util::task::TaskTracker;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use config::{Config, LEASE_MARGIN, SETTLE_BATCH_MAX, SETTLE_LINGER, SWEEP_INTERVAL, Stop};
 
-use self::{intake::Intake, lease::Leases, outage::Outages, renew::Renewals, settle::Settling};
+use self::{hold::Budgets, intake::Intake, lease::Leases, outage::Outages, renew::Renewals, settle::Settling};
 use crate::{
     clock::{Boot, Clock},
     contract::KeyRule,
@@ -108,6 +110,8 @@ struct Shared {
     slot_freed: Notify,
     leases: Leases,
     counters: Counters,
+    /// What holds calls back; asked right before every first byte.
+    budgets: Arc<Budgets>,
     /// The earliest retry that this worker scheduled, in the database's microseconds: the intake looks again then.
     next_due: AtomicI64,
     /// The numbers of the registered terms; written at every (re)connect.
@@ -150,6 +154,7 @@ impl Engine {
             slot_freed: Notify::new(),
             leases: Leases::default(),
             counters: Counters::default(),
+            budgets: Arc::default(),
             next_due: AtomicI64::new(i64::MAX),
             terms: Mutex::default(),
             sweep_from,
@@ -241,18 +246,22 @@ struct Session {
     tracker: TaskTracker,
     outcomes: mpsc::Sender<Settling>,
     settler: tokio::task::JoinHandle<()>,
+    budgets: (CancellationToken, tokio::task::JoinHandle<()>),
     renewals: Renewals,
 }
 
 impl Session {
     async fn start(shared: &Arc<Shared>, stop: &Stop) -> Result<Self, StoreError> {
         shared.register(stop).await?;
+        budget::refresh(shared).await.or_else(|error| if error.is_outage() { Ok(()) } else { Err(error) })?;
         let tracker = TaskTracker::new();
         let (outcomes, inbox) = mpsc::channel(shared.config.concurrency as usize + SETTLE_BATCH_MAX);
         let settler = TaskTracker::new().spawn(settle::run(shared.clone(), inbox, stop.abort.clone()));
         let renewals = Renewals::start(shared.clone())
             .map_err(|error| StoreError::Unsupported(format!("no thread for lease renewals: {error}")))?;
-        Ok(Self { shared: shared.clone(), tracker, outcomes, settler, renewals })
+        let told = CancellationToken::new();
+        let telling = TaskTracker::new().spawn(budget::run(shared.clone(), told.clone()));
+        Ok(Self { shared: shared.clone(), tracker, outcomes, settler, budgets: (told, telling), renewals })
     }
 
     fn intake(&self, stop: &Stop) -> Intake {
@@ -279,6 +288,9 @@ impl Session {
             }
         };
         log_panic("settle", settled);
+        let (told, telling) = self.budgets;
+        told.cancel();
+        log_panic("budget", telling.await);
         self.renewals.stop().await;
         if let Err(error) = self.shared.store.leave(&self.shared.config.worker).await {
             tracing::debug!(%error, "could not sign off; the worker's row ends by itself");
@@ -361,6 +373,8 @@ pub fn registered(served: &Served) -> RegisteredDownstream {
         operations: std::iter::once(terms(None, &served.terms))
             .chain(served.operations.iter().map(|(name, of)| terms(Some(name.clone()), of)))
             .collect(),
+        rate: served.rate,
+        origin: served.origin.clone(),
     }
 }
 

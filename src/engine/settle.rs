@@ -35,8 +35,9 @@ pub(super) struct Settling {
 }
 
 enum Found {
-    /// Not attempted: given back, or decided without an attempt (parked, expired, cancelled).
-    Unstarted(Next),
+    /// Not attempted: given back, or decided without an attempt (parked, expired, cancelled, put off); where it waits again,
+    /// when the sweep must look at it.
+    Unstarted(Next, Option<Timestamp>),
     Attempted(Box<Attempted>),
 }
 
@@ -52,8 +53,13 @@ struct Attempted {
 }
 
 impl Settling {
-    pub(super) fn unstarted(holding: Holding, next: Next) -> Self {
-        Self { claim: holding.claim, held: holding.held, found: Found::Unstarted(next), slot: None }
+    pub(super) fn unstarted(holding: Holding, next: Next, sweep_at: Option<Timestamp>) -> Self {
+        let found = Found::Unstarted(next, sweep_at);
+        Self { claim: holding.claim, held: holding.held, found, slot: None }
+    }
+
+    pub(super) fn is_unstarted(&self) -> bool {
+        matches!(self.found, Found::Unstarted(..))
     }
 
     pub(super) fn attempted(
@@ -74,7 +80,7 @@ impl Settling {
     pub(super) fn keep_slot(mut self, slot: Slot) -> (Self, Option<Slot>) {
         let contract = match &self.found {
             Found::Attempted(attempted) => &attempted.terms.contract,
-            Found::Unstarted(_) => return (self, Some(slot)),
+            Found::Unstarted(..) => return (self, Some(slot)),
         };
         if (contract.dedupe, contract.on_unknown) != (Dedupe::None, OnUnknown::Hold) {
             return (self, Some(slot));
@@ -85,7 +91,7 @@ impl Settling {
 
     fn settlement(&self, worker: &Arc<str>) -> Settlement {
         match &self.found {
-            Found::Unstarted(next) => unstarted(&self.claim, next),
+            Found::Unstarted(next, sweep_at) => unstarted(&self.claim, next, *sweep_at),
             Found::Attempted(attempted) => attempted.settlement(&self.claim, worker),
         }
     }
@@ -106,7 +112,7 @@ impl Settling {
                     attempted.ended_at,
                 );
             }
-            Found::Unstarted(next) => *next = Next::Decided(decision::after_meanwhile(history)),
+            Found::Unstarted(next, _) => *next = Next::Decided(decision::after_meanwhile(history)),
         }
     }
 
@@ -121,7 +127,7 @@ impl Settling {
     }
 }
 
-fn unstarted(claim: &Claim, next: &Next) -> Settlement {
+fn unstarted(claim: &Claim, next: &Next, sweep_at: Option<Timestamp>) -> Settlement {
     Settlement {
         id: claim.effect.id,
         token: claim.token(),
@@ -131,7 +137,7 @@ fn unstarted(claim: &Claim, next: &Next) -> Settlement {
         uncertain: claim.history.uncertain,
         quiet_at: None,
         // Whoever is given back keeps its place; the sweep looks when its expiry or its window says so.
-        sweep_at: None,
+        sweep_at: sweep_at.filter(|_| matches!(next, Next::Decided(Decision::RetryAt(_)))),
         response: None,
         refusal_stored: false,
     }
@@ -149,7 +155,8 @@ impl Attempted {
             token: claim.token(),
             decision: Next::Decided(decision.clone()),
             attempt: Some(AttemptLog::of(claim.number, worker.clone(), outcome, began, ended)),
-            counts: outcome.phase.may_have_reached(),
+            // A pause burns nothing: the call is in the log and in no budget.
+            counts: outcome.phase.may_have_reached() && !outcome.credentials_refused,
             uncertain,
             quiet_at: travelling.then(|| started_at.plus(terms.timeout).plus(terms.contract.margin)),
             sweep_at: sweep_at(&terms.contract, terms.timeout, &claim.history, uncertain),

@@ -37,6 +37,8 @@ pub struct Want {
     pub lease: Duration,
     /// The registered terms of each operation (`None`: the default one), as [`super::Store::register`] numbered them.
     pub terms: Vec<(Option<String>, i64)>,
+    /// The one call that finds out whether an origin whose breaker is open answers again ([`super::Budget::begin_trial`]).
+    pub trial: bool,
 }
 
 /// A worker's time-limited right to attempt one effect. It is committed and durable before anybody holds it.

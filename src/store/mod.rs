@@ -3,6 +3,8 @@
 //! A folder per database holds statements, nothing else: no loops, no decisions. What differs between databases differs
 //! there and nowhere else; the conformance suite in `tests/store` runs every case on each.
 
+mod breaker;
+mod budget;
 mod claim;
 mod page;
 #[cfg(feature = "postgres")]
@@ -12,6 +14,8 @@ pub mod sqlite;
 
 use std::{sync::Arc, time::Duration};
 
+pub use breaker::{Breaker, FAILURES_TO_OPEN, Origin, Sign};
+pub use budget::{Acted as PauseActed, Budget, Granted, Holds, Pause, PausedBy, Report};
 pub use claim::{
     AttemptLog, Claim, Expired, Late, LateAnswer, Next, Overdue, RegisteredTerms, Settled, Settlement, Token,
     Want,
@@ -21,6 +25,7 @@ pub use page::{Audited, Count, DownstreamInfo, Filter, LoggedAttempt, PAGE_MAX, 
 use crate::{
     clock::Timestamp,
     contract::KeyRule,
+    downstream::Rate,
     effect::EffectId,
     error::StoreError,
     verb::{Actor, Change, Refusal, Seen, Verb},
@@ -54,6 +59,10 @@ pub struct RegisteredDownstream {
     pub key: KeyRule,
     /// Each operation's terms (`None`: the default one), with the hash of its request.
     pub operations: Vec<(Option<String>, RegisteredTerms, [u8; 32])>,
+    /// Calls that the fleet may make.
+    pub rate: Option<Rate>,
+    /// Where they go.
+    pub origin: Option<Arc<str>>,
 }
 
 /// The numbers that the database gave to registered terms: (downstream, operation, number).
@@ -62,7 +71,7 @@ pub type TermsIds = Vec<(Arc<str>, Option<String>, i64)>;
 /// The engine's verbs. Every method is one transaction; an error means that nothing is known of its effect, and the caller
 /// may repeat it. Dropping a future may leave a connection in a transaction: run these in tasks that are never aborted.
 #[async_trait::async_trait]
-pub trait Store: Send + Sync {
+pub trait Store: Budget + Send + Sync {
     /// Makes names, contracts and terms known, and the worker live. Equal terms keep their number. An operation that a
     /// downstream no longer lists is no operation of today. Where a window became narrower, or the key promises nothing any
     /// more, `sweep_at` of its uncertain effects moves to the earlier time.
@@ -172,9 +181,9 @@ pub trait Operate: Send + Sync {
 }
 
 /// A database, whichever it is.
-pub trait Database: Store + Inspect + Operate {}
+pub trait Database: Store + Inspect + Operate + Pause {}
 
-impl<T: Store + Inspect + Operate> Database for T {}
+impl<T: Store + Inspect + Operate + Pause> Database for T {}
 
 /// How to connect.
 #[derive(Clone, Debug)]

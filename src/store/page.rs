@@ -1,5 +1,6 @@
 //! What inspection asks and is told.
 
+use super::{Breaker, PausedBy};
 use crate::{clock::Timestamp, effect::EffectId, outcome::Verdict, state::State};
 
 /// Which effects to list. Newest first, by id.
@@ -128,6 +129,18 @@ pub struct DownstreamInfo {
     pub failed: u64,
     /// When its oldest due effect became due.
     pub oldest_due_at: Option<Timestamp>,
+    /// Who paused it, by hand or because its credentials were refused.
+    pub paused: Option<PausedBy>,
+    /// Where its calls go.
+    pub origin: Option<String>,
+    /// Its origin asked to be left alone until then.
+    pub paused_until: Option<Timestamp>,
+    /// Whether its origin answers.
+    pub breaker: Breaker,
+    /// What went wrong at its origin last, while it is held.
+    pub hold_reason: Option<String>,
+    /// Calls that the fleet may make.
+    pub rate: Option<String>,
 }
 
 /// A worker as it last reported.
@@ -162,6 +175,8 @@ pub struct Audited {
     pub verb: String,
     /// Which effect.
     pub effect_id: Option<EffectId>,
+    /// Which downstream, where it was about no effect.
+    pub downstream: Option<String>,
     /// From which state.
     pub from_state: Option<String>,
     /// To which state.

@@ -246,6 +246,8 @@ fn served(sink: Arc<Sink>, concurrency: u32) -> Served {
         },
         operations: BTreeMap::new(),
         lease: Duration::from_secs(30),
+        rate: None,
+        origin: None,
     }
 }
 

@@ -33,12 +33,6 @@ impl Settings {
         let mut findings = Vec::new();
         for (name, downstream) in &self.downstreams {
             let key = format!("downstream.{name}");
-            if downstream.rate.is_some() {
-                findings.push(Finding {
-                    key: format!("{key}.rate"),
-                    message: "is read and not enforced by this version".to_owned(),
-                });
-            }
             for message in downstream.configured.warnings() {
                 findings.push(Finding { key: key.clone(), message });
             }

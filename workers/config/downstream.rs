@@ -58,6 +58,10 @@ pub(crate) type ReadKind = fn(&Source<'_>) -> Result<Arc<dyn Configured>, Config
 pub(crate) trait Configured: fmt::Debug + Send + Sync {
     /// The key space at the vendor: origin and secret reference.
     fn account(&self) -> String;
+    /// Where the calls go: scheme, host and port. `None` where that is not one place.
+    fn origin(&self) -> Option<String> {
+        None
+    }
     /// The hash of all that the operation's request is rendered from.
     fn request_sha256(&self, operation: Option<&str>) -> [u8; 32];
     /// What the kind finds worth a warning.
@@ -180,6 +184,8 @@ impl DownstreamSettings {
                 .map(|(name, operation)| (name.clone(), self.terms(Some(name), operation)))
                 .collect(),
             lease: self.lease,
+            rate: self.rate.map(|Rate(rate)| rate),
+            origin: self.configured.origin().map(Into::into),
         })
     }
 
@@ -187,7 +193,11 @@ impl DownstreamSettings {
     pub(crate) fn registered(&self) -> RegisteredDownstream {
         let terms =
             self.all().map(|(name, operation)| (name.map(str::to_owned), self.terms(name, operation)));
-        registration(Arc::clone(&self.name), self.kind, &self.key_prefix, terms.collect())
+        RegisteredDownstream {
+            rate: self.rate.map(|Rate(rate)| rate),
+            origin: self.configured.origin().map(Into::into),
+            ..registration(Arc::clone(&self.name), self.kind, &self.key_prefix, terms.collect())
+        }
     }
 }
 
@@ -195,7 +205,11 @@ impl DownstreamSettings {
 pub fn registered(served: &Served) -> RegisteredDownstream {
     let named = served.operations.iter().map(|(name, terms)| (Some(name.clone()), terms.clone()));
     let terms = std::iter::once((None, served.terms.clone())).chain(named);
-    registration(Arc::clone(&served.name), served.kind, &served.key_prefix, terms.collect())
+    RegisteredDownstream {
+        rate: served.rate,
+        origin: served.origin.clone(),
+        ..registration(Arc::clone(&served.name), served.kind, &served.key_prefix, terms.collect())
+    }
 }
 
 fn registration(
@@ -214,7 +228,15 @@ fn registration(
             (name, registered, terms.request_sha256)
         })
         .collect();
-    RegisteredDownstream { name, kind, key_prefix: key_prefix.to_owned(), key, operations }
+    RegisteredDownstream {
+        name,
+        kind,
+        key_prefix: key_prefix.to_owned(),
+        key,
+        operations,
+        rate: None,
+        origin: None,
+    }
 }
 
 fn kind(section: &Section<'_>) -> Result<(&'static str, ReadKind), ConfigError> {

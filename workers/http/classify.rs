@@ -36,6 +36,7 @@ pub(super) fn classify(answers: &Answers, answer: Answer, place: &str, wall: Tim
     let replayed = is_replay(answers, &answer.headers);
     let reading = Reading { answers, answer: &answer, json: json.as_ref(), codes: &codes, replayed };
     let (finding, said) = reading.finding();
+    let credentials_refused = reading.credentials_refused();
     let retry_after = match finding {
         Finding::Applied | Finding::AlreadyDone => None,
         Finding::Rejected(_)
@@ -51,7 +52,15 @@ pub(super) fn classify(answers: &Answers, answer: Answer, place: &str, wall: Tim
         (_, said) => reason(&answer, &codes, place, said),
     };
     let response = Response { status: Some(answer.status), body: answer.body, truncated: answer.truncated };
-    Outcome { finding, phase: Phase::Done, replayed, retry_after, reason, response: Some(response) }
+    Outcome {
+        finding,
+        phase: Phase::Done,
+        replayed,
+        retry_after,
+        credentials_refused,
+        reason,
+        response: Some(response),
+    }
 }
 
 struct Reading<'a> {
@@ -129,6 +138,11 @@ impl Reading<'_> {
 
     fn is_stored_kind(&self) -> bool {
         self.answers.stores == Stores::Any && self.answers.stored.iter().any(|rule| self.fits(rule))
+    }
+
+    /// A rule of the contract knows better: some vendors refuse a single request with 403 and a machine code.
+    fn credentials_refused(&self) -> bool {
+        matches!(self.answer.status, 401 | 403 | 407) && !self.replayed && self.by_rule().is_none()
     }
 
     /// The default table.

@@ -337,6 +337,10 @@ impl Configured for Http {
         self.secret().map_or_else(|| self.base.to_string(), |secret| format!("{origin} {secret}"))
     }
 
+    fn origin(&self) -> Option<String> {
+        Some(self.base.origin().ascii_serialization())
+    }
+
     fn request_sha256(&self, operation: Option<&str>) -> [u8; 32] {
         let call = self.call(operation).unwrap_or(&self.default);
         let mut hash = Sha256::new();

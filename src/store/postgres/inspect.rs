@@ -11,7 +11,7 @@ use crate::{
     effect::EffectId,
     error::StoreError,
     state::State,
-    store::{Audited, Count, DownstreamInfo, Filter, LoggedAttempt, PAGE_MAX, Status, WorkerInfo},
+    store::{Audited, Count, DownstreamInfo, Filter, LoggedAttempt, Origin, PAGE_MAX, Status, WorkerInfo},
 };
 
 /// The view's columns as [`status`] reads them.
@@ -64,13 +64,18 @@ SELECT n.name, d.kind, t.contract::text AS contract,
        (SELECT count(*) FROM aftercommit.workers AS w
         WHERE w.seen_at > statement_timestamp() - interval '30 seconds' AND n.name = ANY (w.downstreams))::int4 AS workers,
        coalesce(w.pending, 0) AS pending, coalesce(w.in_flight, 0) AS in_flight, coalesce(w.in_doubt, 0) AS in_doubt,
-       greatest(coalesce(f.n, 0), 0) AS failed, w.oldest_due_at, d.paused_at
+       greatest(coalesce(f.n, 0), 0) AS failed, w.oldest_due_at, d.paused_at, d.paused_by, d.pause_reason, d.origin, r.rate,
+       h.open_until, h.paused_until,
+       CASE WHEN h.open_until IS NOT NULL OR h.paused_until > statement_timestamp() THEN h.reason END AS reason,
+       statement_timestamp() AS now_at
 FROM (SELECT name FROM names WHERE name IS NOT NULL UNION SELECT name FROM aftercommit.downstreams) AS n
 LEFT JOIN aftercommit.downstreams AS d ON d.name = n.name
 LEFT JOIN aftercommit.operations AS o ON o.downstream = n.name AND o.operation = ''
 LEFT JOIN aftercommit.terms AS t ON t.id = o.terms
 LEFT JOIN waiting AS w ON w.downstream = n.name
 LEFT JOIN failed AS f ON f.downstream = n.name
+LEFT JOIN aftercommit.origins AS h ON h.origin = d.origin
+LEFT JOIN aftercommit.rates AS r ON r.downstream = n.name
 ORDER BY n.name"
 );
 
@@ -80,7 +85,7 @@ const WORKERS: &str = "SELECT w.name, w.started_at, w.seen_at, w.version, w.down
    JOIN aftercommit.queue AS q ON q.id = held.id AND q.token = c.token AND q.claimed WHERE c.worker = w.name) AS in_flight
 FROM aftercommit.workers AS w ORDER BY live DESC, w.seen_at DESC, w.name";
 
-const AUDIT: &str = "SELECT id, at, who, verb, effect_id, from_state, to_state, reason FROM aftercommit.audit
+const AUDIT: &str = "SELECT id, at, who, verb, effect_id, downstream, from_state, to_state, reason FROM aftercommit.audit
 WHERE $1::int8 IS NULL OR effect_id = $1 ORDER BY id DESC LIMIT $2";
 
 /// The ids of one state's page, newest first, as `p (id)`. `$1` downstream, `$2` before, `$3` limit, `$4` key.
@@ -261,6 +266,7 @@ impl PgStore {
                     who: row::get(row, "who")?,
                     verb: row::get(row, "verb")?,
                     effect_id: row::get::<Option<i64>>(row, "effect_id")?.map(EffectId::new),
+                    downstream: row::get(row, "downstream")?,
                     from_state: row::get(row, "from_state")?,
                     to_state: row::get(row, "to_state")?,
                     reason: row::get(row, "reason")?,
@@ -338,6 +344,9 @@ fn downstream(row: &PgRow) -> Result<DownstreamInfo, StoreError> {
         .map(|text| row::parsed::<Contract>(&text, ("terms", "contract", 0)))
         .transpose()?
         .map(|contract| contract.in_words());
+    let now: Timestamp = row::get(row, "now_at")?;
+    let open_until = row::get(row, "open_until")?;
+    let breaker = Origin { open_until, ..Origin::default() }.breaker(now);
     Ok(DownstreamInfo {
         name: row::get(row, "name")?,
         kind: row::get(row, "kind")?,
@@ -348,5 +357,11 @@ fn downstream(row: &PgRow) -> Result<DownstreamInfo, StoreError> {
         in_doubt: row::sum(row, "in_doubt")?,
         failed: row::sum(row, "failed")?,
         oldest_due_at: row::get(row, "oldest_due_at")?,
+        paused: super::budget::paused_by(row)?,
+        origin: row::get(row, "origin")?,
+        paused_until: row::get::<Option<Timestamp>>(row, "paused_until")?.filter(|until| *until > now),
+        breaker,
+        hold_reason: row::get(row, "reason")?,
+        rate: row::get(row, "rate")?,
     })
 }

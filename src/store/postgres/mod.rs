@@ -4,10 +4,11 @@
 //! append-only `attempts` and `outcomes`. One statement per verb where one is enough, and then without BEGIN; what needs
 //! more runs in a `Tx`, which closes its connection when it is dropped in the middle.
 //!
-//! One file per concern: `migrate` · `enqueue` (the caller's transaction) · `claim` and `scan` (its watermarks) · `settle` · `sweep` (leases
+//! One file per concern: `migrate` · `enqueue` (the caller's transaction) · `budget` · `claim` and `scan` (its watermarks) · `settle` · `sweep` (leases
 //! that ended, overdue effects) · `late` · `register` (workers and terms) · `inspect` · `operate` · `wake`
 //! (LISTEN) · `row`.
 
+mod budget;
 mod claim;
 mod enqueue;
 mod inspect;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use sha2::{Digest, Sha256};
 use sqlx::{ConnectOptions, PgConnection};
 
-use super::{PgStore, Tx, durable, tell_session};
+use super::{PgStore, Tx, budget, durable, tell_session};
 use crate::{
     clock::duration_micros,
     contract::{Dedupe, KeyCharset, Window},
@@ -132,6 +132,7 @@ async fn register(
         registration.downstreams.iter().map(|downstream| (&*downstream.name, downstream)).collect();
     for downstream in downstreams.into_values() {
         register_downstream(connection, downstream).await?;
+        budget::register(connection, downstream).await?;
         for (operation, terms, request) in &downstream.operations {
             let id = register_operation(connection, &downstream.name, operation.as_deref(), (terms, request))
                 .await?;

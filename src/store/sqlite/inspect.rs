@@ -14,7 +14,9 @@ use crate::{
     error::StoreError,
     outcome::Verdict,
     state::State,
-    store::{Audited, Count, DownstreamInfo, Filter, Inspect, LoggedAttempt, PAGE_MAX, Status, WorkerInfo},
+    store::{
+        Audited, Count, DownstreamInfo, Filter, Inspect, LoggedAttempt, Origin, PAGE_MAX, Status, WorkerInfo,
+    },
 };
 
 /// A worker is live if it reported within this many microseconds.
@@ -275,8 +277,12 @@ pub(super) async fn downstreams(
              coalesce((SELECT c.n FROM aftercommit_counters AS c \
                  WHERE c.downstream = n.name AND c.state = 'failed'), 0) AS failed, \
              (SELECT min(q.due_at) FROM aftercommit_queue AS q WHERE q.downstream = n.name AND q.claimed = 0 \
-                 AND q.lane IN ('r', 't') AND (q.lane = 'r' OR q.due_at <= ?1)) AS oldest_due_at \
-         FROM known AS n LEFT JOIN aftercommit_downstreams AS d ON d.name = n.name ORDER BY n.name"
+                 AND q.lane IN ('r', 't') AND (q.lane = 'r' OR q.due_at <= ?1)) AS oldest_due_at, \
+             d.paused_at, d.paused_by, d.pause_reason, d.origin, h.open_until, h.paused_until, r.rate, \
+             CASE WHEN h.open_until IS NOT NULL OR h.paused_until > ?1 THEN h.reason END AS reason \
+         FROM known AS n LEFT JOIN aftercommit_downstreams AS d ON d.name = n.name \
+         LEFT JOIN aftercommit_origins AS h ON h.origin = d.origin \
+         LEFT JOIN aftercommit_rates AS r ON r.downstream = n.name ORDER BY n.name"
     );
     let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(now.micros())
@@ -299,6 +305,13 @@ pub(super) async fn downstreams(
                 in_doubt: amount(&fields, "in_doubt")?,
                 failed: amount(&fields, "failed")?,
                 oldest_due_at: fields.opt_time("oldest_due_at")?,
+                paused: super::budget::paused_by(&fields)?,
+                origin: fields.opt_text("origin")?,
+                paused_until: fields.opt_time("paused_until")?.filter(|until| *until > now),
+                breaker: Origin { open_until: fields.opt_time("open_until")?, ..Origin::default() }
+                    .breaker(now),
+                hold_reason: fields.opt_text("reason")?,
+                rate: fields.opt_text("rate")?,
             })
         })
         .collect()
@@ -341,7 +354,7 @@ pub(super) async fn audit(
     limit: u32,
 ) -> Result<Vec<Audited>, StoreError> {
     let rows = sqlx::query(
-        "SELECT id, at, who, verb, effect_id, from_state, to_state, reason FROM aftercommit_audit \
+        "SELECT id, at, who, verb, effect_id, downstream, from_state, to_state, reason FROM aftercommit_audit \
          WHERE ?1 IS NULL OR effect_id = ?1 ORDER BY id DESC LIMIT ?2",
     )
     .bind(effect.map(EffectId::get))
@@ -359,6 +372,7 @@ pub(super) async fn audit(
                 who: fields.text("who")?,
                 verb: fields.text("verb")?,
                 effect_id: fields.opt_int("effect_id")?.map(EffectId::new),
+                downstream: fields.opt_text("downstream")?,
                 from_state: fields.opt_text("from_state")?,
                 to_state: fields.opt_text("to_state")?,
                 reason: fields.opt_text("reason")?,

@@ -8,6 +8,7 @@
 //! writes runs `BEGIN IMMEDIATE … COMMIT` in a task of its own, which a caller that goes away does not abort: no connection
 //! is left inside a transaction.
 
+mod budget;
 mod claim;
 mod enqueue;
 mod inspect;
@@ -239,7 +240,7 @@ impl Store for SqliteStore {
             let mut reader = self.reader("looking for work").await?;
             let now = SystemClock.wall();
             for want in wants.iter().filter(|want| want.slots > 0) {
-                if claim::is_due(&mut reader, &want.downstream, now).await? {
+                if claim::is_wanted(&mut reader, want, now).await? {
                     due.push(want.clone());
                 }
             }

@@ -18,6 +18,7 @@ pub(super) async fn register(
     let mut ids = TermsIds::new();
     for downstream in &registration.downstreams {
         register_downstream(conn, downstream, now).await?;
+        super::budget::register(conn, downstream).await?;
         for (operation, terms, request) in &downstream.operations {
             let id = register_terms(conn, &downstream.name, operation.as_deref(), terms, request).await?;
             ids.push((downstream.name.clone(), operation.clone(), id));

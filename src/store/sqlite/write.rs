@@ -246,7 +246,7 @@ async fn stay(conn: &mut SqliteConnection, staying: &[Staying]) -> Result<(), sq
              sent_before = max(sent_before, v.column9), \
              quiet_at = max(coalesce(quiet_at, v.column10), coalesce(v.column10, quiet_at)), \
              sweep_at = CASE WHEN v.column3 IS NULL THEN coalesce(v.column11, sweep_at) ELSE v.column11 END, \
-             resend = CASE WHEN v.column3 IS NULL THEN resend ELSE 0 END, \
+             resend = CASE WHEN v.column3 IS NULL OR (v.column3 = 't' AND v.column6 = 1) THEN resend ELSE 0 END, \
              note = CASE WHEN v.column3 IS NULL THEN note ELSE v.column12 END FROM (",
     );
     update.push_values(staying, |mut row, staying| {
