@@ -10,9 +10,10 @@ use aftercommit::{
     EffectId,
     clock::Timestamp,
     error::StoreError,
+    downstream::Rate,
     store::{
-        Claim, Database, Expired, Late, LateAnswer, Overdue, RegisteredTerms, Registration, Settled,
-        Settlement, Store, TermsIds, Token, Want,
+        Budget, Claim, Database, Expired, Granted, Holds, Late, LateAnswer, Origin, Overdue, RegisteredTerms,
+        Registration, Report, Settled, Settlement, Store, TermsIds, Token, Want,
     },
 };
 use tokio::sync::Notify;
@@ -25,6 +26,7 @@ pub(super) enum Op {
     Claim,
     Settle,
     Expired,
+    Budget,
 }
 
 /// When an operation fails.
@@ -126,6 +128,33 @@ impl FaultyStore {
                 Err(Self::lost())
             }
         }
+    }
+}
+
+#[async_trait::async_trait]
+impl Budget for FaultyStore {
+    async fn holds(&self, downstreams: &[Arc<str>]) -> Result<Holds, StoreError> {
+        self.around(Op::Budget, self.inner.holds(downstreams)).await
+    }
+
+    async fn take(&self, downstream: &str, rate: Rate, wanted: u32) -> Result<Granted, StoreError> {
+        self.around(Op::Budget, self.inner.take(downstream, rate, wanted)).await
+    }
+
+    async fn give_back(&self, downstream: &str, rate: Rate, calls: u32) -> Result<(), StoreError> {
+        self.around(Op::Budget, self.inner.give_back(downstream, rate, calls)).await
+    }
+
+    async fn begin_trial(&self, origin: &str, length: Duration) -> Result<bool, StoreError> {
+        self.around(Op::Budget, self.inner.begin_trial(origin, length)).await
+    }
+
+    async fn report(&self, reports: &[Report]) -> Result<Vec<(Arc<str>, Origin)>, StoreError> {
+        self.around(Op::Budget, self.inner.report(reports)).await
+    }
+
+    async fn pause_refused(&self, downstream: &str, worker: &str, reason: &str) -> Result<bool, StoreError> {
+        self.around(Op::Budget, self.inner.pause_refused(downstream, worker, reason)).await
     }
 }
 

@@ -4,6 +4,7 @@
 mod stage;
 
 mod answers;
+mod budgets;
 mod claims;
 mod clocks;
 mod contention;

@@ -5,7 +5,7 @@ use aftercommit::{
     effect::EffectId,
     outcome::Verdict,
     state::State,
-    store::{Audited, DownstreamInfo, LoggedAttempt, Status, WorkerInfo},
+    store::{Audited, Breaker, DownstreamInfo, LoggedAttempt, Status, WorkerInfo},
 };
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -122,10 +122,19 @@ pub(crate) struct DownstreamJson<'a> {
     in_doubt: u64,
     failed: u64,
     oldest_due_at: Option<Time>,
+    paused_at: Option<Time>,
+    paused_by: Option<&'a str>,
+    pause_reason: Option<&'a str>,
+    origin: Option<&'a str>,
+    paused_until: Option<Time>,
+    breaker: Breaker,
+    hold_reason: Option<&'a str>,
+    rate: Option<&'a str>,
 }
 
 impl<'a> From<&'a DownstreamInfo> for DownstreamJson<'a> {
     fn from(info: &'a DownstreamInfo) -> Self {
+        let paused = info.paused.as_ref();
         Self {
             name: &info.name,
             kind: info.kind.as_deref(),
@@ -136,6 +145,14 @@ impl<'a> From<&'a DownstreamInfo> for DownstreamJson<'a> {
             in_doubt: info.in_doubt,
             failed: info.failed,
             oldest_due_at: info.oldest_due_at.map(Time),
+            paused_at: paused.map(|paused| Time(paused.at)),
+            paused_by: paused.map(|paused| paused.who.as_str()),
+            pause_reason: paused.and_then(|paused| paused.reason.as_deref()),
+            origin: info.origin.as_deref(),
+            paused_until: info.paused_until.map(Time),
+            breaker: info.breaker,
+            hold_reason: info.hold_reason.as_deref(),
+            rate: info.rate.as_deref(),
         }
     }
 }
@@ -174,6 +191,7 @@ pub(crate) struct AuditJson<'a> {
     who: &'a str,
     verb: &'a str,
     effect_id: Option<EffectId>,
+    downstream: Option<&'a str>,
     from_state: Option<&'a str>,
     to_state: Option<&'a str>,
     reason: Option<&'a str>,
@@ -187,6 +205,7 @@ impl<'a> From<&'a Audited> for AuditJson<'a> {
             who: &row.who,
             verb: &row.verb,
             effect_id: row.effect_id,
+            downstream: row.downstream.as_deref(),
             from_state: row.from_state.as_deref(),
             to_state: row.to_state.as_deref(),
             reason: row.reason.as_deref(),

@@ -50,7 +50,15 @@ fn pending(effect: &Status, now: Timestamp, command: &str) -> String {
         }
         Some("pause") => {
             return format!(
-                "The downstream {} is paused; nothing is sent until it is resumed.",
+                "The downstream {} is paused, asked for patience, or its rate is used up: `{command} downstreams list` tells \
+                 which. Nothing is sent until that ends.",
+                clean(&effect.downstream)
+            );
+        }
+        Some("breaker") => {
+            return format!(
+                "The downstream {} does not answer; one call at a time finds out when it does again: `{command} downstreams \
+                 list`.",
                 clean(&effect.downstream)
             );
         }
