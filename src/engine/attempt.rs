@@ -111,10 +111,8 @@ fn held_back(shared: &Shared, holding: Holding, terms: &Terms) -> Settling {
     let now = holding.base.now(&*shared.clock);
     let history = &holding.claim.history;
     let until = budget::held_until(shared, &holding, now);
-    let next = must_not_send(&holding.claim, terms, now).map_or_else(
-        || hold::held(terms, history, (now, until), holding.pass.whose),
-        Next::Decided,
-    );
+    let next = must_not_send(&holding.claim, terms, now)
+        .map_or_else(|| hold::held(terms, history, (now, until), holding.pass.whose), Next::Decided);
     let sweep_at = super::settle::sweep_at(&terms.contract, terms.timeout, history, history.uncertain);
     Settling::unstarted(holding, next, sweep_at)
 }

@@ -6,7 +6,8 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use tokio_util::sync::CancellationToken;
+use tokio::task::{JoinError, JoinHandle};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Outages, Shared,
@@ -152,8 +153,30 @@ async fn write_refusal(shared: &Shared, downstream: &Arc<str>, reason: &str) -> 
     Ok(())
 }
 
+/// The task that tells the fleet and asks it.
+pub(super) struct Sharing {
+    end: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Sharing {
+    /// Asks once before anything is claimed; an outage is waited out elsewhere.
+    pub(super) async fn start(shared: &Arc<Shared>) -> Result<Self, StoreError> {
+        refresh(shared).await.or_else(|error| if error.is_outage() { Ok(()) } else { Err(error) })?;
+        let end = CancellationToken::new();
+        let task = TaskTracker::new().spawn(run(shared.clone(), end.clone()));
+        Ok(Self { end, task })
+    }
+
+    /// Tells what is left to tell.
+    pub(super) async fn stop(self) -> Result<(), JoinError> {
+        self.end.cancel();
+        self.task.await
+    }
+}
+
 /// Tells and asks until `end`; then tells once more.
-pub(super) async fn run(shared: Arc<Shared>, end: CancellationToken) {
+async fn run(shared: Arc<Shared>, end: CancellationToken) {
     let mut outages = Outages::default();
     let mut refreshed = shared.clock.boot();
     loop {
@@ -185,7 +208,7 @@ pub(super) async fn run(shared: Arc<Shared>, end: CancellationToken) {
 }
 
 /// Takes the database's word for what holds calls back.
-pub(super) async fn refresh(shared: &Shared) -> Result<(), StoreError> {
+async fn refresh(shared: &Shared) -> Result<(), StoreError> {
     let names: Vec<Arc<str>> = shared.served.keys().cloned().collect();
     let version = shared.budgets.version();
     let holds = shared.store.holds(&names).await?;

@@ -27,11 +27,13 @@ use std::{
 };
 
 use tokio::sync::{Notify, Semaphore, mpsc};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::task::TaskTracker;
 
 pub use config::{Config, LEASE_MARGIN, SETTLE_BATCH_MAX, SETTLE_LINGER, SWEEP_INTERVAL, Stop};
 
-use self::{hold::Budgets, intake::Intake, lease::Leases, outage::Outages, renew::Renewals, settle::Settling};
+use self::{
+    hold::Budgets, intake::Intake, lease::Leases, outage::Outages, renew::Renewals, settle::Settling,
+};
 use crate::{
     clock::{Boot, Clock},
     contract::KeyRule,
@@ -246,22 +248,20 @@ struct Session {
     tracker: TaskTracker,
     outcomes: mpsc::Sender<Settling>,
     settler: tokio::task::JoinHandle<()>,
-    budgets: (CancellationToken, tokio::task::JoinHandle<()>),
+    budgets: Sharing,
     renewals: Renewals,
 }
 
 impl Session {
     async fn start(shared: &Arc<Shared>, stop: &Stop) -> Result<Self, StoreError> {
         shared.register(stop).await?;
-        budget::refresh(shared).await.or_else(|error| if error.is_outage() { Ok(()) } else { Err(error) })?;
+        let budgets = Sharing::start(shared).await?;
         let tracker = TaskTracker::new();
         let (outcomes, inbox) = mpsc::channel(shared.config.concurrency as usize + SETTLE_BATCH_MAX);
         let settler = TaskTracker::new().spawn(settle::run(shared.clone(), inbox, stop.abort.clone()));
         let renewals = Renewals::start(shared.clone())
             .map_err(|error| StoreError::Unsupported(format!("no thread for lease renewals: {error}")))?;
-        let told = CancellationToken::new();
-        let telling = TaskTracker::new().spawn(budget::run(shared.clone(), told.clone()));
-        Ok(Self { shared: shared.clone(), tracker, outcomes, settler, budgets: (told, telling), renewals })
+        Ok(Self { shared: shared.clone(), tracker, outcomes, settler, budgets, renewals })
     }
 
     fn intake(&self, stop: &Stop) -> Intake {
@@ -288,9 +288,7 @@ impl Session {
             }
         };
         log_panic("settle", settled);
-        let (told, telling) = self.budgets;
-        told.cancel();
-        log_panic("budget", telling.await);
+        log_panic("budget", self.budgets.stop().await);
         self.renewals.stop().await;
         if let Err(error) = self.shared.store.leave(&self.shared.config.worker).await {
             tracing::debug!(%error, "could not sign off; the worker's row ends by itself");

@@ -5,6 +5,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "a test harness reads the machine's clock")]
 
+mod budgets;
 mod checker;
 mod checker_can_fail;
 mod clock;

@@ -9,8 +9,8 @@ use std::{
 use aftercommit::{
     EffectId,
     clock::Timestamp,
-    error::StoreError,
     downstream::Rate,
+    error::StoreError,
     store::{
         Budget, Claim, Database, Expired, Granted, Holds, Late, LateAnswer, Origin, Overdue, RegisteredTerms,
         Registration, Report, Settled, Settlement, Store, TermsIds, Token, Want,

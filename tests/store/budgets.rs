@@ -365,7 +365,8 @@ async fn roles_may_do_what_they_must_and_no_more(db: &TestDatabase) {
             assert!(!may(role, "UPDATE", table).await, "{role} on {table}");
         }
     }
-    let calls = "SELECT has_function_privilege($R$, 'aftercommit.pause_refused(text, text, text)', 'EXECUTE')";
+    let calls =
+        "SELECT has_function_privilege($R$, 'aftercommit.pause_refused(text, text, text)', 'EXECUTE')";
     for (role, expected) in [("worker", "t"), ("app", "f"), ("viewer", "f"), ("operator", "f")] {
         let sql = calls.replace("$R$", &format!("'aftercommit_{role}'"));
         assert_eq!(db.sql.scalar(&sql).await.as_deref(), Some(expected), "{role}");

@@ -102,7 +102,9 @@ pub(super) async fn downstreams(context: &Context, command: &DownstreamsCommand)
 async fn shown(context: &Context, store: &dyn Database, name: &str, what: &str) -> anyhow::Result<Exit> {
     if context.json() {
         let all = store.downstreams().await?;
-        all.iter().filter(|info| info.name == name).try_for_each(|info| json::print(&DownstreamJson::from(info)))?;
+        all.iter()
+            .filter(|info| info.name == name)
+            .try_for_each(|info| json::print(&DownstreamJson::from(info)))?;
     } else {
         data(format!("{} {what}.", clean(name)))?;
     }
@@ -252,10 +254,8 @@ pub(super) async fn audit(context: &Context, args: &AuditArgs) -> anyhow::Result
         talk!("Nobody has done anything by hand here.");
         return Ok(Exit::Ok);
     }
-    let mut grid = Grid::new(&["AT", "WHO", "VERB", "ON", "FROM", "TO", "REASON"])
-        .numbers(&[3])
-        .cut(&[1])
-        .below(&[6]);
+    let mut grid =
+        Grid::new(&["AT", "WHO", "VERB", "ON", "FROM", "TO", "REASON"]).numbers(&[3]).cut(&[1]).below(&[6]);
     for row in &rows {
         grid.row(vec![
             table::cell(utc(row.at)),

@@ -190,8 +190,7 @@ impl PgStore {
     ) -> Result<Acted, StoreError> {
         let doing = "pausing or resuming a downstream";
         let mut tx = Tx::begin(&self.pool).await.map_err(StoreError::during(doing))?;
-        let acted =
-            act(&mut tx, downstream, (verb, sql), actor).await.map_err(StoreError::during(doing))?;
+        let acted = act(&mut tx, downstream, (verb, sql), actor).await.map_err(StoreError::during(doing))?;
         if acted != Acted::Done {
             tx.rollback().await.map_err(StoreError::during(doing))?;
             return self.as_it_was(downstream).await;
@@ -201,11 +200,13 @@ impl PgStore {
     }
 
     async fn as_it_was(&self, downstream: &str) -> Result<Acted, StoreError> {
-        let row = sqlx::query("SELECT paused_at, paused_by, pause_reason FROM aftercommit.downstreams WHERE name = $1")
-            .bind(downstream)
-            .fetch_optional(&self.pool)
-            .await
-            .map_err(StoreError::during("looking for pauses"))?;
+        let row = sqlx::query(
+            "SELECT paused_at, paused_by, pause_reason FROM aftercommit.downstreams WHERE name = $1",
+        )
+        .bind(downstream)
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(StoreError::during("looking for pauses"))?;
         row.map_or(Ok(Acted::NotFound), |row| paused_by(&row).map(Acted::AsItWas))
     }
 }
@@ -223,13 +224,7 @@ async fn act(
     if changed.rows_affected() == 0 {
         return Ok(Acted::NotFound);
     }
-    sqlx::query(AUDIT)
-        .bind(&who)
-        .bind(verb)
-        .bind(downstream)
-        .bind(&reason)
-        .execute(&mut *connection)
-        .await?;
+    sqlx::query(AUDIT).bind(&who).bind(verb).bind(downstream).bind(&reason).execute(&mut *connection).await?;
     sqlx::query("SELECT pg_notify($1, '')").bind(CHANNEL).execute(connection).await?;
     Ok(Acted::Done)
 }

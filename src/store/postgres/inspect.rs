@@ -85,7 +85,8 @@ const WORKERS: &str = "SELECT w.name, w.started_at, w.seen_at, w.version, w.down
    JOIN aftercommit.queue AS q ON q.id = held.id AND q.token = c.token AND q.claimed WHERE c.worker = w.name) AS in_flight
 FROM aftercommit.workers AS w ORDER BY live DESC, w.seen_at DESC, w.name";
 
-const AUDIT: &str = "SELECT id, at, who, verb, effect_id, downstream, from_state, to_state, reason FROM aftercommit.audit
+const AUDIT: &str =
+    "SELECT id, at, who, verb, effect_id, downstream, from_state, to_state, reason FROM aftercommit.audit
 WHERE $1::int8 IS NULL OR effect_id = $1 ORDER BY id DESC LIMIT $2";
 
 /// The ids of one state's page, newest first, as `p (id)`. `$1` downstream, `$2` before, `$3` limit, `$4` key.

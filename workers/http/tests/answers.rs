@@ -192,3 +192,19 @@ fn a_reason_names_the_code_and_nothing_else_of_the_body() {
     let later = outcome(&answers, answer(429, &[("Retry-After", "120")], ""));
     assert_eq!(later.retry_after, Some(Duration::from_secs(120)));
 }
+
+#[test]
+fn refused_credentials_are_told_apart_and_a_rule_of_the_contract_knows_better() {
+    let plain = profile("none", "");
+    for status in [401, 403, 407] {
+        let refused = outcome(&plain, answer(status, &[], "{}"));
+        assert!(refused.credentials_refused && refused.finding == Finding::NotApplied, "{status}");
+    }
+    for status in [200, 303, 400, 402, 404, 409, 421, 425, 429, 500, 503] {
+        assert!(!outcome(&plain, answer(status, &[], "{}")).credentials_refused, "{status}");
+    }
+    let knows = profile("none", "code_at = [\"/code\"]\nrejected = [\"403:not_yours\"]");
+    let single = outcome(&knows, answer(403, &[], "{\"code\":\"not_yours\"}"));
+    assert_eq!((single.finding, single.credentials_refused), (THIS, false));
+    assert!(outcome(&knows, answer(403, &[], "{\"code\":\"bad_key\"}")).credentials_refused);
+}
