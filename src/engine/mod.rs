@@ -32,7 +32,8 @@ use tokio_util::task::TaskTracker;
 pub use config::{Config, LEASE_MARGIN, SETTLE_BATCH_MAX, SETTLE_LINGER, SWEEP_INTERVAL, Stop};
 
 use self::{
-    hold::Budgets, intake::Intake, lease::Leases, outage::Outages, renew::Renewals, settle::Settling,
+    budget::Sharing, hold::Budgets, intake::Intake, lease::Leases, outage::Outages, renew::Renewals,
+    settle::Settling,
 };
 use crate::{
     clock::{Boot, Clock},
