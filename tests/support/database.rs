@@ -199,7 +199,7 @@ impl Unmigrated {
 
 async fn connect(url: &str) -> Arc<dyn Database> {
     let options =
-        Options { max_connections: 4, application_name: "aftercommit-test".to_owned(), environment: None };
+        Options { max_connections: 4, application_name: "aftercommit-test".to_owned(), ..Options::default() };
     store::connect(url, &options).await.expect("the store connects")
 }
 

@@ -127,7 +127,7 @@ async fn refuse_others(store: &dyn Database, yes: bool) -> anyhow::Result<()> {
 
 /// Writes the backlog.
 async fn fill(url: &str, args: &DrainArgs) -> anyhow::Result<()> {
-    let mut writer = Writer::connect(url).await?;
+    let mut writer = Writer::connect(url, &store::Pooler::None).await?;
     let run = SystemClock.wall().micros();
     let pad = "x".repeat(args.payload_bytes.saturating_sub(r#"{"n":000000,"pad":""}"#.len()));
     let mut written = 0;
