@@ -74,9 +74,11 @@ pub(crate) async fn connect(url: &str, options: &Options) -> Result<Arc<dyn Data
     };
     let connect_options = named(url)?;
     let mut connection = first_connection(session, &connect_options).await?;
+    session.begin(&mut connection).await.map_err(StoreError::during("connecting"))?;
     migrate::server_fits(&mut connection).await?;
     migrate::schema_fits(&mut connection).await?;
     options.environment_fits(migrate::environment(&mut connection).await?)?;
+    session.commit(&mut connection).await.map_err(StoreError::during("connecting"))?;
     // What a server that is leaving cannot be told is no loss.
     drop(connection.close().await);
     Ok(Arc::new(PgStore {

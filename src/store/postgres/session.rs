@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use sqlx::{
-    ConnectOptions as _, PgConnection,
+    ConnectOptions as _, PgConnection, Row as _,
     postgres::{PgConnectOptions, PgRow},
 };
 use tokio::time::timeout;
 
-use super::statement::{Statement, once};
+use super::statement::Statement;
 
 /// An expression that makes the commit of its transaction durable where the database was told not to wait: raised, never
 /// lowered. It must stand in every statement that a downstream, or a person, will act on.
@@ -113,10 +113,10 @@ impl Session {
         if self == Self::Own {
             told(connection, TELL_SESSION).await?;
         }
-        // Asked in either mode: behind a pooler it is the pooler's server that would have changed.
-        let standby = once("SELECT pg_is_in_recovery()").fetch_one(&mut *connection).await;
-        let standby: bool = sqlx::Row::try_get(&standby?, 0)?;
-        if standby { Err(standby_error()) } else { Ok(()) }
+        // By a simple query: outside of a transaction, not even a statement without a name is on the same server connection
+        // when it is prepared and when it runs.
+        let row = sqlx::raw_sql("SELECT pg_is_in_recovery()").fetch_one(connection).await?;
+        if row.try_get(0)? { Err(standby_error()) } else { Ok(()) }
     }
 
     pub(super) async fn begin(self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
@@ -124,6 +124,10 @@ impl Session {
             Self::Own => sqlx::raw_sql(BEGIN_OWN).execute(connection).await.map(drop),
             Self::Borrowed => told(connection, BEGIN_BORROWED).await,
         }
+    }
+
+    pub(super) async fn commit(self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql("COMMIT").execute(connection).await.map(drop)
     }
 
     /// A named statement is kept by the server connection that it was prepared on.
@@ -145,7 +149,7 @@ impl Session {
             Self::Borrowed => {
                 self.begin(connection).await?;
                 let rows = self.name(statement).fetch_all(&mut *connection).await?;
-                sqlx::raw_sql("COMMIT").execute(connection).await?;
+                self.commit(connection).await?;
                 Ok(rows)
             }
         }
