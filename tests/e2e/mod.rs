@@ -19,6 +19,7 @@ mod ledger_proxy;
 mod main_run;
 mod network;
 mod pool;
+mod pooler;
 mod postgres_killed;
 mod processes;
 mod servers;

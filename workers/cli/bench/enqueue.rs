@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use aftercommit::clock::{Boot, Clock as _, SystemClock};
+use aftercommit::{
+    clock::{Boot, Clock as _, SystemClock},
+    store::Pooler,
+};
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Value, json};
@@ -115,7 +118,7 @@ async fn bulk_lane(
     range: std::ops::Range<u64>,
     (kind, payload_bytes): (Kind, usize),
 ) -> anyhow::Result<()> {
-    let mut writer = Writer::connect(&url).await?;
+    let mut writer = Writer::connect(&url, &Pooler::None).await?;
     let mut from = range.start;
     while from < range.end {
         let part = from..range.end.min(from + ENQUEUE_BATCH);
@@ -127,7 +130,9 @@ async fn bulk_lane(
         let keys: Vec<String> = part.clone().map(|n| format!("bench-{run}-{n}")).collect();
         let payloads: Vec<String> = part.map(|n| payload(n, payload_bytes)).collect();
         match &mut writer {
-            Writer::Postgres(connection) => bare_bulk(connection, &keys, &payloads).await?,
+            Writer::Postgres(connection) | Writer::Pooled(connection) => {
+                bare_bulk(connection, &keys, &payloads).await?
+            }
             Writer::Sqlite(connection) => bare_rows(connection, &keys, &payloads).await?,
         }
     }

@@ -10,6 +10,7 @@ use aftercommit::{
     downstream::{Attempt, Downstream},
     engine::Stop,
     outcome::{Finding, Outcome, Phase},
+    store::Pooler,
 };
 use anyhow::Context as _;
 use clap::Args;
@@ -188,7 +189,7 @@ async fn produce(
     payload_bytes: usize,
     rate: u32,
 ) -> anyhow::Result<()> {
-    let mut writer = Writer::connect(&url).await?;
+    let mut writer = Writer::connect(&url, &Pooler::None).await?;
     let every = Duration::from_secs(1) / rate;
     let start = tokio::time::Instant::now();
     let mut n = producer;
@@ -197,7 +198,7 @@ async fn produce(
         let number = u64::from(n);
         seen.mark(number, |marks| marks.sent = Some(SystemClock.boot()));
         match &mut writer {
-            Writer::Postgres(connection) => {
+            Writer::Postgres(connection) | Writer::Pooled(connection) => {
                 sqlx::query("INSERT INTO aftercommit.effects (downstream, idempotency_key, payload) VALUES ($1, $2, $3::json)")
                     .bind(NAME)
                     .bind(format!("bench-{}-{n}", seen.run))

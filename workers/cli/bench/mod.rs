@@ -113,7 +113,7 @@ impl Place {
         talk!("Writing {} to {} …", plural(effects, "effect"), without_password(&self.url));
         let clock = SystemClock;
         let start = clock.boot();
-        let mut writer = Writer::connect(&self.url).await?;
+        let mut writer = Writer::connect(&self.url, &store::Pooler::None).await?;
         let run = clock.wall().micros();
         let mut written = 0;
         while written < effects {
