@@ -2,11 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use sqlx::{PgConnection, postgres::PgRow};
+use sqlx::postgres::PgRow;
 
 use super::{
     PgStore, Tx,
     row::{self, sentence},
+    statement::{Statement, sql},
     wake::CHANNEL,
 };
 use crate::{
@@ -55,10 +56,6 @@ SET failures = $2, opens = $3, open_until = $4, trial_until = $5, paused_until =
     changed_at = clock_timestamp()
 WHERE origin = $1";
 
-/// The audit's words.
-const PAUSE: &str = "pause";
-const RESUME: &str = "resume";
-
 const AUDIT: &str = "INSERT INTO aftercommit.audit (at, who, verb, downstream, reason)
 VALUES (clock_timestamp(), $1, $2, $3, $4)";
 
@@ -75,17 +72,11 @@ impl Budget for PgStore {
     async fn holds(&self, downstreams: &[Arc<str>]) -> Result<Holds, StoreError> {
         let doing = "looking for pauses";
         let names: Vec<&str> = downstreams.iter().map(AsRef::as_ref).collect();
-        let paused: Vec<String> = sqlx::query_scalar(PAUSED)
-            .bind(names)
-            .fetch_all(&self.pool)
-            .await
-            .map_err(StoreError::during(doing))?;
-        let rows = sqlx::query(ORIGINS).fetch_all(&self.pool).await.map_err(StoreError::during(doing))?;
-        let mut holds = Holds {
-            now: Timestamp::MIN,
-            paused: paused.into_iter().map(Into::into).collect(),
-            origins: Vec::new(),
-        };
+        let paused = self.all(sql(PAUSED).bind(names)).await.map_err(StoreError::during(doing))?;
+        let rows = self.all(sql(ORIGINS)).await.map_err(StoreError::during(doing))?;
+        let name = |row| row::get::<String>(row, "name").map(Into::into);
+        let paused = paused.iter().map(name).collect::<Result<_, _>>()?;
+        let mut holds = Holds { now: Timestamp::MIN, paused, origins: Vec::new() };
         for row in &rows {
             holds.now = holds.now.max(row::get(row, "now_at")?);
             if let Some(origin) = row::get::<Option<String>>(row, "origin")? {
@@ -96,14 +87,12 @@ impl Budget for PgStore {
     }
 
     async fn take(&self, downstream: &str, rate: Rate, wanted: u32) -> Result<Granted, StoreError> {
-        let row = sqlx::query(TAKE)
+        let take = sql(TAKE)
             .bind(downstream)
             .bind(rate.interval_us())
             .bind(i64::from(rate.burst()))
-            .bind(i64::from(wanted))
-            .fetch_optional(&self.pool)
-            .await
-            .map_err(StoreError::during("taking calls from a rate"))?;
+            .bind(i64::from(wanted));
+        let row = self.optional(take).await.map_err(StoreError::during("taking calls from a rate"))?;
         let Some(row) = row else { return Ok(Granted { calls: 0, more_in: None }) };
         let more_us: i64 = row::get(&row, "more_us")?;
         Ok(Granted {
@@ -113,20 +102,16 @@ impl Budget for PgStore {
     }
 
     async fn give_back(&self, downstream: &str, rate: Rate, calls: u32) -> Result<(), StoreError> {
-        sqlx::query("UPDATE aftercommit.rates SET spent_us = spent_us - $2 WHERE downstream = $1")
+        let back = sql("UPDATE aftercommit.rates SET spent_us = spent_us - $2 WHERE downstream = $1")
             .bind(downstream)
-            .bind(rate.interval_us().saturating_mul(i64::from(calls)))
-            .execute(&self.pool)
-            .await
-            .map(drop)
-            .map_err(StoreError::during("giving calls back to a rate"))
+            .bind(rate.interval_us().saturating_mul(i64::from(calls)));
+        self.execute(back).await.map(drop).map_err(StoreError::during("giving calls back to a rate"))
     }
 
     async fn begin_trial(&self, origin: &str, length: Duration) -> Result<bool, StoreError> {
         let doing = "beginning a trial";
         let mut tx = Tx::begin(&self.pool).await.map_err(StoreError::during(doing))?;
-        let row =
-            sqlx::query(LOCK).bind(origin).fetch_one(&mut **tx).await.map_err(StoreError::during(doing))?;
+        let row = tx.one(sql(LOCK).bind(origin)).await.map_err(StoreError::during(doing))?;
         let (mut origin_now, now) = (known(&row)?, row::get::<Timestamp>(&row, "now_at")?);
         let may = origin_now.may_try(now);
         if may {
@@ -142,11 +127,7 @@ impl Budget for PgStore {
         let mut tx = Tx::begin(&self.pool).await.map_err(StoreError::during(doing))?;
         let mut after = Vec::new();
         for (origin, reports) in by_origin(reports) {
-            let row = sqlx::query(LOCK)
-                .bind(&*origin)
-                .fetch_one(&mut **tx)
-                .await
-                .map_err(StoreError::during(doing))?;
+            let row = tx.one(sql(LOCK).bind(&*origin)).await.map_err(StoreError::during(doing))?;
             let origin_now = told(known(&row)?, &reports, row::get(&row, "now_at")?);
             write(&mut tx, &origin, &origin_now).await.map_err(StoreError::during(doing))?;
             after.push((origin, origin_now));
@@ -156,28 +137,33 @@ impl Budget for PgStore {
     }
 
     async fn pause_refused(&self, downstream: &str, worker: &str, reason: &str) -> Result<bool, StoreError> {
-        sqlx::query_scalar("SELECT aftercommit.pause_refused($1, $2, $3)")
+        let pause = sql("SELECT aftercommit.pause_refused($1, $2, $3)")
             .bind(downstream)
             .bind(sentence(worker))
-            .bind(sentence(reason))
-            .fetch_one(&self.pool)
-            .await
-            .map_err(StoreError::during("pausing a downstream"))
+            .bind(sentence(reason));
+        self.scalar(pause).await.map_err(StoreError::during("pausing a downstream"))
     }
 }
 
 #[async_trait::async_trait]
 impl Pause for PgStore {
     async fn pause(&self, downstream: &str, actor: &Actor) -> Result<Acted, StoreError> {
-        let sql = "UPDATE aftercommit.downstreams
-SET paused_at = clock_timestamp(), paused_by = $2, pause_reason = $3 WHERE name = $1 AND paused_at IS NULL";
-        self.act_on_downstream(downstream, (PAUSE, sql), actor).await
+        let pause = sql(
+            "UPDATE aftercommit.downstreams SET paused_at = clock_timestamp(), paused_by = $2, pause_reason = $3
+             WHERE name = $1 AND paused_at IS NULL",
+        )
+        .bind(downstream)
+        .bind(sentence(&actor.who))
+        .bind(actor.reason.as_deref().map(sentence));
+        self.act_on_downstream(downstream, ("pause", pause), actor).await
     }
 
     async fn resume(&self, downstream: &str, actor: &Actor) -> Result<Acted, StoreError> {
-        let sql = "UPDATE aftercommit.downstreams SET paused_at = NULL, paused_by = NULL, pause_reason = NULL
-WHERE name = $1 AND paused_at IS NOT NULL";
-        self.act_on_downstream(downstream, (RESUME, sql), actor).await
+        let resume =
+            sql("UPDATE aftercommit.downstreams SET paused_at = NULL, paused_by = NULL, pause_reason = NULL
+             WHERE name = $1 AND paused_at IS NOT NULL")
+            .bind(downstream);
+        self.act_on_downstream(downstream, ("resume", resume), actor).await
     }
 }
 
@@ -185,94 +171,65 @@ impl PgStore {
     async fn act_on_downstream(
         &self,
         downstream: &str,
-        (verb, sql): (&'static str, &'static str),
+        (verb, change): (&'static str, Statement<'_>),
         actor: &Actor,
     ) -> Result<Acted, StoreError> {
         let doing = "pausing or resuming a downstream";
         let mut tx = Tx::begin(&self.pool).await.map_err(StoreError::during(doing))?;
-        let acted = act(&mut tx, downstream, (verb, sql), actor).await.map_err(StoreError::during(doing))?;
-        if acted != Acted::Done {
+        if tx.execute(change).await.map_err(StoreError::during(doing))? == 0 {
             tx.rollback().await.map_err(StoreError::during(doing))?;
             return self.as_it_was(downstream).await;
         }
+        let audit = sql(AUDIT)
+            .bind(sentence(&actor.who))
+            .bind(verb)
+            .bind(downstream)
+            .bind(actor.reason.as_deref().map(sentence));
+        tx.execute(audit).await.map_err(StoreError::during(doing))?;
+        tx.execute(sql("SELECT pg_notify($1, '')").bind(CHANNEL)).await.map_err(StoreError::during(doing))?;
         tx.commit().await.map_err(StoreError::during(doing))?;
-        Ok(acted)
+        Ok(Acted::Done)
     }
 
     async fn as_it_was(&self, downstream: &str) -> Result<Acted, StoreError> {
-        let row = sqlx::query(
-            "SELECT paused_at, paused_by, pause_reason FROM aftercommit.downstreams WHERE name = $1",
-        )
-        .bind(downstream)
-        .fetch_optional(&self.pool)
-        .await
-        .map_err(StoreError::during("looking for pauses"))?;
+        let asked =
+            sql("SELECT paused_at, paused_by, pause_reason FROM aftercommit.downstreams WHERE name = $1")
+                .bind(downstream);
+        let row = self.optional(asked).await.map_err(StoreError::during("looking for pauses"))?;
         row.map_or(Ok(Acted::NotFound), |row| paused_by(&row).map(Acted::AsItWas))
     }
 }
 
-async fn act(
-    connection: &mut PgConnection,
-    downstream: &str,
-    (verb, sql): (&'static str, &'static str),
-    actor: &Actor,
-) -> Result<Acted, sqlx::Error> {
-    let (who, reason) = (sentence(&actor.who), actor.reason.as_deref().map(sentence));
-    let change = sqlx::query(sql).bind(downstream);
-    let change = if verb == PAUSE { change.bind(&who).bind(&reason) } else { change };
-    let changed = change.execute(&mut *connection).await?;
-    if changed.rows_affected() == 0 {
-        return Ok(Acted::NotFound);
-    }
-    sqlx::query(AUDIT).bind(&who).bind(verb).bind(downstream).bind(&reason).execute(&mut *connection).await?;
-    sqlx::query("SELECT pg_notify($1, '')").bind(CHANNEL).execute(connection).await?;
-    Ok(Acted::Done)
-}
-
 /// The rate and the origin of a downstream, as a worker's start or `migrate` makes them known.
-pub(super) async fn register(
-    connection: &mut PgConnection,
-    downstream: &RegisteredDownstream,
-) -> Result<(), sqlx::Error> {
-    sqlx::query(
-        "UPDATE aftercommit.downstreams SET origin = $2 WHERE name = $1 AND origin IS DISTINCT FROM $2",
-    )
-    .bind(&*downstream.name)
-    .bind(downstream.origin.as_deref())
-    .execute(&mut *connection)
-    .await?;
-    let Some(rate) = downstream.rate else {
-        return sqlx::query("DELETE FROM aftercommit.rates WHERE downstream = $1")
+pub(super) async fn register(tx: &mut Tx<'_>, downstream: &RegisteredDownstream) -> Result<(), sqlx::Error> {
+    let origin =
+        sql("UPDATE aftercommit.downstreams SET origin = $2 WHERE name = $1 AND origin IS DISTINCT FROM $2")
             .bind(&*downstream.name)
-            .execute(connection)
-            .await
-            .map(drop);
+            .bind(downstream.origin.as_deref());
+    tx.execute(origin).await?;
+    let Some(rate) = downstream.rate else {
+        let none = sql("DELETE FROM aftercommit.rates WHERE downstream = $1").bind(&*downstream.name);
+        return tx.execute(none).await.map(drop);
     };
     // What is spent stays spent.
-    sqlx::query(
-        "INSERT INTO aftercommit.rates (downstream, rate, interval_us) VALUES ($1, $2, $3)
-         ON CONFLICT (downstream) DO UPDATE SET rate = excluded.rate, interval_us = excluded.interval_us",
-    )
+    let rated = sql("INSERT INTO aftercommit.rates (downstream, rate, interval_us) VALUES ($1, $2, $3)
+         ON CONFLICT (downstream) DO UPDATE SET rate = excluded.rate, interval_us = excluded.interval_us")
     .bind(&*downstream.name)
     .bind(rate.to_string())
-    .bind(rate.interval_us())
-    .execute(connection)
-    .await
-    .map(drop)
+    .bind(rate.interval_us());
+    tx.execute(rated).await.map(drop)
 }
 
-async fn write(connection: &mut PgConnection, name: &str, origin: &Origin) -> Result<(), sqlx::Error> {
-    sqlx::query(WRITE)
+async fn write(tx: &mut Tx<'_>, name: &str, origin: &Origin) -> Result<(), sqlx::Error> {
+    let written = sql(WRITE)
         .bind(name)
         .bind(i32::try_from(origin.failures).unwrap_or(i32::MAX))
         .bind(i32::try_from(origin.opens).unwrap_or(i32::MAX))
         .bind(origin.open_until)
         .bind(origin.trial_until)
         .bind(origin.paused_until)
-        .bind(&origin.reason)
-        .execute(connection)
-        .await
-        .map(drop)
+        .bind(&origin.reason);
+    tx.execute(written).await.map(drop)
 }
 
 fn known(row: &PgRow) -> Result<Origin, StoreError> {
