@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 
 use super::{
     Counters, Shared, Stop, budget,
-    hold::{self, Budgets, Hold, Pass, Whose},
+    held_by::{self, Budgets, Hold, Pass, Whose},
     lease::{Base, Held},
     settle::Settling,
 };
@@ -112,7 +112,7 @@ fn held_back(shared: &Shared, holding: Holding, terms: &Terms) -> Settling {
     let history = &holding.claim.history;
     let until = budget::held_until(shared, &holding, now);
     let next = must_not_send(&holding.claim, terms, now)
-        .map_or_else(|| hold::held(terms, history, (now, until), holding.pass.whose), Next::Decided);
+        .map_or_else(|| held_by::held(terms, history, (now, until), holding.pass.whose), Next::Decided);
     let sweep_at = super::settle::sweep_at(&terms.contract, terms.timeout, history, history.uncertain);
     Settling::unstarted(holding, next, sweep_at)
 }

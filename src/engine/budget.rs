@@ -12,7 +12,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     Outages, Shared,
     attempt::Holding,
-    hold::{Hold, Whose},
+    held_by::{Hold, Whose},
 };
 use crate::{
     clock::{Boot, Timestamp},

@@ -9,7 +9,7 @@ use super::{
     Counters, Outages, Serving, Shared, Stop,
     attempt::{self, Holding},
     budget::{self, Admitted},
-    hold::Pass,
+    held_by::Pass,
     lease::Base,
     settle::Settling,
 };

@@ -8,7 +8,7 @@
 mod attempt;
 mod budget;
 mod config;
-mod hold;
+mod held_by;
 mod intake;
 mod late;
 mod lease;
@@ -32,7 +32,7 @@ use tokio_util::task::TaskTracker;
 pub use config::{Config, LEASE_MARGIN, SETTLE_BATCH_MAX, SETTLE_LINGER, SWEEP_INTERVAL, Stop};
 
 use self::{
-    budget::Sharing, hold::Budgets, intake::Intake, lease::Leases, outage::Outages, renew::Renewals,
+    budget::Sharing, held_by::Budgets, intake::Intake, lease::Leases, outage::Outages, renew::Renewals,
     settle::Settling,
 };
 use crate::{
