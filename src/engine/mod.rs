@@ -7,6 +7,7 @@
 
 mod attempt;
 mod config;
+mod hold;
 mod intake;
 mod late;
 mod lease;
@@ -28,6 +29,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::task::TaskTracker;
 
 pub use config::{Config, LEASE_MARGIN, SETTLE_BATCH_MAX, SETTLE_LINGER, SWEEP_INTERVAL, Stop};
+pub use hold::Journal;
 
 use self::{intake::Intake, lease::Leases, outage::Outages, renew::Renewals, settle::Settling};
 use crate::{
@@ -112,6 +114,8 @@ struct Shared {
     next_due: AtomicI64,
     /// The numbers of the registered terms; written at every (re)connect.
     terms: Mutex<HashMap<Arc<str>, Vec<OperationTerms>>>,
+    /// Which database it is.
+    watch: hold::Watch,
     /// No sweep before this: others' leases could not be renewed while the database was away.
     sweep_from: Mutex<Boot>,
 }
@@ -152,10 +156,19 @@ impl Engine {
             counters: Counters::default(),
             next_due: AtomicI64::new(i64::MAX),
             terms: Mutex::default(),
+            watch: hold::Watch::default(),
             sweep_from,
             config,
         };
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Remembers the database in `journal` too, and not only as long as it runs.
+    #[must_use]
+    pub fn with_journal(mut self, journal: Arc<dyn Journal>) -> Self {
+        let shared = Arc::get_mut(&mut self.shared).expect("nothing shares an engine that was not started");
+        shared.watch.journal = Some(journal);
+        self
     }
 
     /// What it did so far.
@@ -279,6 +292,7 @@ impl Session {
             }
         };
         log_panic("settle", settled);
+        self.shared.close_journal().await;
         self.renewals.stop().await;
         if let Err(error) = self.shared.store.leave(&self.shared.config.worker).await {
             tracing::debug!(%error, "could not sign off; the worker's row ends by itself");

@@ -4,6 +4,8 @@
 //! there and nowhere else; the conformance suite in `tests/store` runs every case on each.
 
 mod claim;
+pub mod diagnose;
+pub mod identity;
 mod page;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -62,7 +64,7 @@ pub type TermsIds = Vec<(Arc<str>, Option<String>, i64)>;
 /// The engine's verbs. Every method is one transaction; an error means that nothing is known of its effect, and the caller
 /// may repeat it. Dropping a future may leave a connection in a transaction: run these in tasks that are never aborted.
 #[async_trait::async_trait]
-pub trait Store: Send + Sync {
+pub trait Store: identity::Identify {
     /// Makes names, contracts and terms known, and the worker live. Equal terms keep their number. An operation that a
     /// downstream no longer lists is no operation of today. Where a window became narrower, or the key promises nothing any
     /// more, `sweep_at` of its uncertain effects moves to the earlier time.
@@ -77,7 +79,7 @@ pub trait Store: Send + Sync {
 
     /// Claims up to `slots` due effects of each wanted downstream, oldest first; fewer when fewer are due. Never more. The
     /// claim is durable before it returns: attempt, try and number counted, `first_sent_at` set where it was not, the terms
-    /// of a certain effect pinned anew. One round trip.
+    /// of a certain effect pinned anew. Nothing while the fleet is on HOLD. One round trip.
     async fn claim(&self, worker: &str, wants: &[Want]) -> Result<Vec<Claim>, StoreError>;
 
     /// Writes each settlement whose token is still its effect's, with its log row, in one transaction; says what became of
@@ -172,9 +174,9 @@ pub trait Operate: Send + Sync {
 }
 
 /// A database, whichever it is.
-pub trait Database: Store + Inspect + Operate {}
+pub trait Database: Store + Inspect + Operate + diagnose::Diagnose {}
 
-impl<T: Store + Inspect + Operate> Database for T {}
+impl<T: Store + Inspect + Operate + diagnose::Diagnose> Database for T {}
 
 /// How to connect.
 #[derive(Clone, Debug)]

@@ -58,6 +58,7 @@ const CLAIM: &str = concat!(
   FROM unnest($1::text[], $2::int4[], $3::int8[], $4::text[], $5::int8[], $6::text[], $7::bool[])
        WITH ORDINALITY AS w (downstream, slots, lease_us, xid, id, late, relook, ord)
   WHERE NOT EXISTS (SELECT FROM aftercommit.downstreams AS d WHERE d.name = w.downstream AND d.paused_at IS NOT NULL)
+    AND NOT EXISTS (SELECT FROM aftercommit.hold)
 ), moment AS MATERIALIZED (
   SELECT clock_timestamp() AS now_at, ",
     durable!(),

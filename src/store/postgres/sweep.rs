@@ -218,6 +218,7 @@ impl PgStore {
 const IS_BUSY: &str = "SELECT EXISTS (
   SELECT FROM unnest($1::text[]) AS d (name)
   WHERE NOT EXISTS (SELECT FROM aftercommit.downstreams AS p WHERE p.name = d.name AND p.paused_at IS NOT NULL)
+    AND NOT EXISTS (SELECT FROM aftercommit.hold)
     AND EXISTS (SELECT FROM aftercommit.queue AS q WHERE q.downstream = d.name AND q.lane = 'r' AND NOT q.claimed
                 UNION ALL
                 SELECT FROM aftercommit.queue AS q WHERE q.downstream = d.name AND q.lane = 't' AND NOT q.claimed

@@ -19,6 +19,7 @@ use crate::{
 /// Whether anything of `?1` is due at `?2`: asked on a reader, so that an idle worker never takes the one write lock.
 const IS_DUE: &str = "SELECT NOT EXISTS (SELECT 1 FROM aftercommit_downstreams \
              WHERE name = ?1 AND paused_at IS NOT NULL) \
+     AND NOT EXISTS (SELECT 1 FROM aftercommit_hold) \
      AND (EXISTS (SELECT 1 FROM aftercommit_queue WHERE downstream = ?1 AND lane = 'r' AND claimed = 0) \
        OR EXISTS (SELECT 1 FROM aftercommit_queue \
              WHERE downstream = ?1 AND lane = 't' AND claimed = 0 AND due_at <= ?2))";
@@ -82,6 +83,7 @@ async fn due(conn: &mut SqliteConnection, want: &Want, now: Timestamp) -> Result
          LEFT JOIN aftercommit_effects AS e ON e.id = due.id \
          LEFT JOIN aftercommit_terms AS p ON p.id = q.terms \
          WHERE NOT EXISTS (SELECT 1 FROM aftercommit_downstreams WHERE name = ?1 AND paused_at IS NOT NULL) \
+           AND NOT EXISTS (SELECT 1 FROM aftercommit_hold) \
          ORDER BY due.due_at, due.id"
     );
     sqlx::query(sqlx::AssertSqlSafe(sql))

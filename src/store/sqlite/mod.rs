@@ -9,7 +9,9 @@
 //! is left inside a transaction.
 
 mod claim;
+mod diagnose;
 mod enqueue;
+mod identity;
 mod inspect;
 mod late;
 mod migrate;

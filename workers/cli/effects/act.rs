@@ -279,7 +279,7 @@ fn told(context: &Context, change: &Change, now: &Status) -> anyhow::Result<()> 
 }
 
 /// Who acts: the login name, for the audit.
-fn who() -> String {
+pub(crate) fn who() -> String {
     ["AFTERCOMMIT_OPERATOR", "SUDO_USER", "USER", "LOGNAME"]
         .iter()
         .filter_map(|name| std::env::var(name).ok())

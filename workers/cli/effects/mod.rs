@@ -10,6 +10,7 @@ use clap::Subcommand;
 
 use super::{Context, Exit};
 
+pub(super) use act::who;
 pub(super) use show::absent;
 
 #[derive(Debug, Subcommand)]
