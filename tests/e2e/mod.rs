@@ -5,6 +5,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "a test harness reads the machine's clock")]
 
+mod benches;
 mod checker;
 mod checker_can_fail;
 mod clock;
