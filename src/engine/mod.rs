@@ -9,6 +9,7 @@ mod attempt;
 mod budget;
 mod config;
 mod held_by;
+mod hold;
 mod intake;
 mod late;
 mod lease;
@@ -30,6 +31,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::task::TaskTracker;
 
 pub use config::{Config, LEASE_MARGIN, SETTLE_BATCH_MAX, SETTLE_LINGER, SWEEP_INTERVAL, Stop};
+pub use hold::Journal;
 
 use self::{
     budget::Sharing, held_by::Budgets, intake::Intake, lease::Leases, outage::Outages, renew::Renewals,
@@ -119,6 +121,8 @@ struct Shared {
     next_due: AtomicI64,
     /// The numbers of the registered terms; written at every (re)connect.
     terms: Mutex<HashMap<Arc<str>, Vec<OperationTerms>>>,
+    /// Which database it is.
+    watch: hold::Watch,
     /// No sweep before this: others' leases could not be renewed while the database was away.
     sweep_from: Mutex<Boot>,
 }
@@ -160,10 +164,19 @@ impl Engine {
             budgets: Arc::default(),
             next_due: AtomicI64::new(i64::MAX),
             terms: Mutex::default(),
+            watch: hold::Watch::default(),
             sweep_from,
             config,
         };
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Remembers the database in `journal` too, and not only as long as it runs.
+    #[must_use]
+    pub fn with_journal(mut self, journal: Arc<dyn Journal>) -> Self {
+        let shared = Arc::get_mut(&mut self.shared).expect("nothing shares an engine that was not started");
+        shared.watch.journal = Some(journal);
+        self
     }
 
     /// What it did so far.
@@ -290,6 +303,7 @@ impl Session {
         };
         log_panic("settle", settled);
         log_panic("budget", self.budgets.stop().await);
+        self.shared.close_journal().await;
         self.renewals.stop().await;
         if let Err(error) = self.shared.store.leave(&self.shared.config.worker).await {
             tracing::debug!(%error, "could not sign off; the worker's row ends by itself");

@@ -50,6 +50,10 @@ pub(super) async fn run(shared: Arc<Shared>, stop: Stop) {
 
 /// One look at everything that is over; of leases at those that have been for `patience`.
 pub(super) async fn once(shared: &Shared, patience: Duration) -> Result<(), StoreError> {
+    // What looks unsent may have been sent, where the database went back: it must not expire before that is written.
+    if !shared.is_clear().await? {
+        return Ok(());
+    }
     loop {
         let expired = shared.store.expired(SWEEP_BATCH).await?;
         let written = sweep_expired(shared, &expired, patience).await?;

@@ -6,6 +6,8 @@
 mod breaker;
 mod budget;
 mod claim;
+pub mod diagnose;
+pub mod identity;
 mod page;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -71,7 +73,7 @@ pub type TermsIds = Vec<(Arc<str>, Option<String>, i64)>;
 /// The engine's verbs. Every method is one transaction; an error means that nothing is known of its effect, and the caller
 /// may repeat it. Dropping a future may leave a connection in a transaction: run these in tasks that are never aborted.
 #[async_trait::async_trait]
-pub trait Store: Budget + Send + Sync {
+pub trait Store: Budget + identity::Identify {
     /// Makes names, contracts and terms known, and the worker live. Equal terms keep their number. An operation that a
     /// downstream no longer lists is no operation of today. Where a window became narrower, or the key promises nothing any
     /// more, `sweep_at` of its uncertain effects moves to the earlier time.
@@ -86,7 +88,7 @@ pub trait Store: Budget + Send + Sync {
 
     /// Claims up to `slots` due effects of each wanted downstream, oldest first; fewer when fewer are due. Never more. The
     /// claim is durable before it returns: attempt, try and number counted, `first_sent_at` set where it was not, the terms
-    /// of a certain effect pinned anew. One round trip.
+    /// of a certain effect pinned anew. Nothing while the fleet is on HOLD. One round trip.
     async fn claim(&self, worker: &str, wants: &[Want]) -> Result<Vec<Claim>, StoreError>;
 
     /// Writes each settlement whose token is still its effect's, with its log row, in one transaction; says what became of
@@ -181,9 +183,9 @@ pub trait Operate: Send + Sync {
 }
 
 /// A database, whichever it is.
-pub trait Database: Store + Inspect + Operate + Pause {}
+pub trait Database: Store + Inspect + Operate + Pause + diagnose::Diagnose {}
 
-impl<T: Store + Inspect + Operate + Pause> Database for T {}
+impl<T: Store + Inspect + Operate + Pause + diagnose::Diagnose> Database for T {}
 
 /// How to connect.
 #[derive(Clone, Debug)]

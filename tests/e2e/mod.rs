@@ -14,6 +14,7 @@ mod commands;
 mod database;
 mod environment;
 mod examples;
+mod field;
 mod hostile;
 mod ledger;
 mod ledger_proxy;

@@ -14,7 +14,9 @@ use aftercommit::{
     store::{
         Budget, Claim, Database, Expired, Granted, Holds, Late, LateAnswer, Origin, Overdue, RegisteredTerms,
         Registration, Report, Settled, Settlement, Store, TermsIds, Token, Want,
+        identity::{Hold, Identify, Identity, Lifted, Mismatch},
     },
+    verb::Actor,
 };
 use tokio::sync::Notify;
 
@@ -228,5 +230,42 @@ impl Store for FaultyStore {
 
     async fn now(&self) -> Result<Timestamp, StoreError> {
         self.inner.now().await
+    }
+}
+
+/// Faults are planned for what is worked with; whoever looks only fails while everything is down.
+#[async_trait::async_trait]
+impl Identify for FaultyStore {
+    fn connections(&self) -> u64 {
+        self.inner.connections()
+    }
+
+    async fn identity(&self) -> Result<Identity, StoreError> {
+        let down = self.plan.lock().unwrap().down;
+        if down { Err(Self::lost()) } else { self.inner.identity().await }
+    }
+
+    async fn has_claim(&self, token: Token, effect: EffectId) -> Result<bool, StoreError> {
+        self.inner.has_claim(token, effect).await
+    }
+
+    async fn accept(&self, found: &Identity) -> Result<(), StoreError> {
+        self.inner.accept(found).await
+    }
+
+    async fn enter_hold(&self, found_by: &str, mismatch: &Mismatch) -> Result<(), StoreError> {
+        self.inner.enter_hold(found_by, mismatch).await
+    }
+
+    async fn hold(&self) -> Result<Option<Hold>, StoreError> {
+        self.inner.hold().await
+    }
+
+    async fn mark_uncertain(&self) -> Result<bool, StoreError> {
+        self.inner.mark_uncertain().await
+    }
+
+    async fn lift_hold(&self, actor: &Actor) -> Result<Lifted, StoreError> {
+        self.inner.lift_hold(actor).await
     }
 }

@@ -6,6 +6,7 @@ mod crashes;
 mod delivery;
 mod doubt;
 mod faulty;
+mod hold;
 mod leases;
 mod outages;
 mod shutdown;

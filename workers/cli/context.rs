@@ -152,6 +152,22 @@ impl Context {
     ///
     /// When nobody names one, or it cannot be used.
     pub(crate) async fn open(&self) -> anyhow::Result<Arc<dyn Database>> {
+        let store = self.open_quietly().await?;
+        // Whoever may not read it is told nothing; a worker's log says it in any case.
+        match store.hold().await {
+            Ok(Some(hold)) => super::talk!("{}", super::hold::banner(&hold)),
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%error, "whether the fleet is on hold cannot be read"),
+        }
+        Ok(store)
+    }
+
+    /// [`Self::open`] that does not say that the fleet is on hold.
+    ///
+    /// # Errors
+    ///
+    /// When nobody names a database, or it cannot be used.
+    pub(crate) async fn open_quietly(&self) -> anyhow::Result<Arc<dyn Database>> {
         open(&self.database_url()?, &self.options()?).await
     }
 

@@ -11,6 +11,8 @@ mod effects;
 mod enqueue;
 mod exit;
 mod fleet;
+mod hold;
+mod journal;
 mod json;
 mod migrate;
 mod output;
@@ -108,6 +110,9 @@ enum Command {
     Workers,
     /// List who did what to which effect, newest first
     Audit(fleet::AuditArgs),
+    /// Look at what stopped the fleet, and let it go on
+    #[command(subcommand)]
+    Hold(hold::HoldCommand),
     /// Measure this database and this machine
     #[command(subcommand)]
     Bench(bench::BenchCommand),
@@ -126,6 +131,7 @@ impl Command {
             | Self::Downstreams(_)
             | Self::Workers
             | Self::Audit(_)
+            | Self::Hold(_)
             | Self::Bench(_) => Verbosity::Quiet,
         }
     }
@@ -167,6 +173,7 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Downstreams(command) => fleet::downstreams(&context, &command).await,
         Command::Workers => fleet::workers(&context).await,
         Command::Audit(args) => fleet::audit(&context, &args).await,
+        Command::Hold(command) => hold::run(&context, &command).await,
         Command::Bench(command) => bench::run(&context, command).await,
     }
 }

@@ -20,7 +20,10 @@ use super::{
     Context, Exit,
     context::open,
     exit::{exit_of, sentence},
-    fail, json, talk,
+    fail,
+    hold::banner,
+    journal::{JournalFile, default_path},
+    json, talk,
 };
 
 #[derive(Debug, Args)]
@@ -66,8 +69,10 @@ pub(super) async fn run(context: &Context, args: &WorkArgs) -> anyhow::Result<Ex
     for finding in settings.check() {
         tracing::warn!("{}: {}", finding.key, finding.message);
     }
-    let engine = Engine::new(store, served, config, Arc::new(SystemClock))
-        .map_err(|problem| fail(Exit::Usage, problem))?;
+    let journal = journal(context, &settings, &url)?;
+    let engine = Engine::new(store.clone(), served, config, Arc::new(SystemClock))
+        .map_err(|problem| fail(Exit::Usage, problem))?
+        .with_journal(Arc::new(journal));
     let stop = Stop::default();
     let report = run_engine(Arc::new(engine), args, &stop, &mut signals).await?;
     let Some(report) = report else {
@@ -84,7 +89,22 @@ pub(super) async fn run(context: &Context, args: &WorkArgs) -> anyhow::Result<Ex
     if context.json() {
         json::print(&report)?;
     }
+    // A run with an end of its own that did nothing must not look like one that had nothing to do.
+    if (args.once || args.until_idle)
+        && let Some(hold) = store.hold().await?
+    {
+        return Err(fail(Exit::Forbidden, banner(&hold)));
+    }
     Ok(Exit::Ok)
+}
+
+/// The journal's file.
+fn journal(context: &Context, settings: &Settings, url: &str) -> anyhow::Result<JournalFile> {
+    let path = match &settings.worker.journal {
+        Some(path) => path.clone(),
+        None => default_path(std::env::var("STATE_DIRECTORY").ok().as_deref(), context.file()?.as_deref()),
+    };
+    Ok(JournalFile::new(path, url))
 }
 
 /// Between two tries to reach the database at the start, at first and at most: it must be noticed soon when it is back.

@@ -87,7 +87,7 @@ pub struct Settings {
 }
 
 /// `[worker]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Worker {
     /// How long a claim holds unless renewed, where a downstream does not say.
     pub lease: Duration,
@@ -97,6 +97,9 @@ pub struct Worker {
     pub concurrency: u32,
     /// How long open calls may go on once it was asked to stop.
     pub shutdown_grace: Duration,
+    /// The file in which it remembers its database; `None`: where a service keeps its state, else
+    /// beside the configuration.
+    pub journal: Option<PathBuf>,
 }
 
 /// `[retention]`.
@@ -146,7 +149,7 @@ impl Settings {
         let worker = part(&log, root.child("worker").and_then(worker));
         let retention = part(&log, root.child("retention").and_then(retention));
         let dashboard = part(&log, root.child("dashboard").and_then(dashboard));
-        let lease = worker.map_or(LEASE, |worker| worker.lease);
+        let lease = worker.as_ref().map_or(LEASE, |worker| worker.lease);
         let downstreams =
             part(&log, root.child("downstream")).map(|section| downstreams(&section, lease, &log));
         // What is missing is told only after a misspelt key that may be it.
@@ -327,6 +330,7 @@ fn worker(section: Section<'_>) -> Result<Worker, ConfigError> {
         poll: section.get_or("poll", POLL)?,
         concurrency: section.get_or("concurrency", CONCURRENCY)?,
         shutdown_grace: section.get_or("shutdown_grace", SHUTDOWN_GRACE)?,
+        journal: section.get::<String>("journal")?.filter(|path| !path.is_empty()).map(PathBuf::from),
     };
     if worker.lease < aftercommit::engine::LEASE_MARGIN {
         return Err(section.error("lease", "must be at least 2s, and outlast every timeout by 2s"));

@@ -63,6 +63,7 @@ const CLAIM: &str = concat!(
            OR (o.open_until IS NOT NULL AND NOT w.trial)
     FROM aftercommit.downstreams AS d LEFT JOIN aftercommit.origins AS o ON o.origin = d.origin
     WHERE d.name = w.downstream), false)
+    AND NOT EXISTS (SELECT FROM aftercommit.hold)
 ), moment AS MATERIALIZED (
   SELECT clock_timestamp() AS now_at, ",
     durable!(),

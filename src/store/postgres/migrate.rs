@@ -23,7 +23,7 @@ const STEPS: &[&str] = &[
 /// Serialises migrators: the number is the name's first bytes, as no other program would choose it.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(7022364301936348005)";
 
-const ROLES: [&str; 4] =
+pub(super) const ROLES: [&str; 4] =
     ["aftercommit_app", "aftercommit_worker", "aftercommit_viewer", "aftercommit_operator"];
 
 /// See [`crate::store::migrate`].
@@ -151,6 +151,15 @@ pub(super) async fn environment(connection: &mut PgConnection) -> Result<Option<
         .map_err(StoreError::during("reading the environment"))
 }
 
+/// Which installation this is.
+pub(super) async fn installation(connection: &mut PgConnection) -> Result<String, StoreError> {
+    sqlx::query_scalar("SELECT value FROM aftercommit.meta WHERE key = 'installation'")
+        .persistent(false)
+        .fetch_one(connection)
+        .await
+        .map_err(StoreError::during("asking which installation this is"))
+}
+
 /// Refuses a schema that is not this library's.
 pub(super) async fn schema_fits(connection: &mut PgConnection) -> Result<(), StoreError> {
     match version(connection).await? {
@@ -172,6 +181,10 @@ pub(super) async fn server_fits(connection: &mut PgConnection) -> Result<(), Sto
     let number: i32 = row.try_get(0).map_err(get)?;
     let version: String = row.try_get(1).map_err(get)?;
     let encoding: String = row.try_get(2).map_err(get)?;
+    fits(number, &version, &encoding)
+}
+
+fn fits(number: i32, version: &str, encoding: &str) -> Result<(), StoreError> {
     if number < 130_000 {
         return Err(StoreError::Unsupported(format!(
             "aftercommit needs PostgreSQL 13 or newer, and this server is {version}"
@@ -191,4 +204,19 @@ async fn run(connection: &mut PgConnection, sql: &str) -> Result<(), StoreError>
         .await
         .map(|_| ())
         .map_err(StoreError::during("migrating"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fits;
+
+    /// DB-06: no server so old is at hand.
+    #[test]
+    fn a_server_that_is_too_old_is_refused_in_words() {
+        assert!(fits(130_000, "13.0", "UTF8").is_ok());
+        let old = fits(120_022, "12.22", "UTF8").expect_err("it is too old").to_string();
+        assert!(old.contains("PostgreSQL 13 or newer") && old.contains("12.22"), "{old}");
+        let latin = fits(150_018, "15.18", "LATIN1").expect_err("it cannot hold every text").to_string();
+        assert!(latin.contains("LATIN1") && latin.contains("ENCODING 'UTF8'"), "{latin}");
+    }
 }

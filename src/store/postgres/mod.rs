@@ -11,7 +11,9 @@
 
 mod budget;
 mod claim;
+mod diagnose;
 mod enqueue;
+mod identity;
 mod inspect;
 mod late;
 mod migrate;
@@ -62,6 +64,8 @@ pub struct PgStore {
     /// one is busy. Taken out while in use, so that a future dropped in the middle does not leave a broken one behind.
     renewing: Mutex<Option<PgConnection>>,
     wake: wake::Wake,
+    /// How often `renewing` was made.
+    renewed: std::sync::atomic::AtomicU64,
     /// Where the next look for claimed rows without a claim begins.
     orphans_from: std::sync::atomic::AtomicI64,
 }
@@ -79,7 +83,11 @@ pub(crate) async fn connect(url: &str, options: &Options) -> Result<Arc<dyn Data
     migrate::server_fits(&mut connection).await?;
     migrate::schema_fits(&mut connection).await?;
     options.environment_fits(migrate::environment(&mut connection).await?)?;
+    let installation = migrate::installation(&mut connection).await?;
     session.commit(&mut connection).await.map_err(StoreError::during("connecting"))?;
+    if session == Session::Borrowed {
+        leads_to(&direct, &installation).await?;
+    }
     // What a server that is leaving cannot be told is no loss.
     drop(connection.close().await);
     Ok(Arc::new(PgStore {
@@ -90,7 +98,28 @@ pub(crate) async fn connect(url: &str, options: &Options) -> Result<Arc<dyn Data
         session,
         claims: claim::Watermarks::default(),
         renewing: Mutex::new(None),
+        renewed: std::sync::atomic::AtomicU64::new(0),
     }))
+}
+
+/// The way around a pooler must lead to the same database: `migrate` goes there.
+async fn leads_to(direct: &PgConnectOptions, installation: &str) -> Result<(), StoreError> {
+    let mut connection = match Session::Own.connect(direct).await {
+        Ok(connection) => connection,
+        // Only hints come this way: polling does without them.
+        Err(error) => {
+            tracing::warn!(%error, "the way around the pooler (direct) does not work: new effects are found by polling only");
+            return Ok(());
+        }
+    };
+    let found = migrate::installation(&mut connection).await?;
+    drop(connection.close().await);
+    if found == installation {
+        return Ok(());
+    }
+    Err(StoreError::Unsupported(format!(
+        "the database URL and `direct` lead to two databases (installations {installation} and {found}): correct one of them"
+    )))
 }
 
 /// The first connection says why there is none; the pool only says that the time was up. A server without a free one is

@@ -73,6 +73,8 @@ impl PgStore {
     pub(super) async fn register_terms(&self, registration: &Registration) -> Result<TermsIds, StoreError> {
         let doing = "registering";
         let mut tx = Tx::begin(&self.pool).await.map_err(StoreError::during(doing))?;
+        // A window that became narrower may move a large backlog; who starts waits for it.
+        tx.set("SET LOCAL statement_timeout = '10min'").await.map_err(StoreError::during(doing))?;
         let ids = register(&mut tx, registration).await.map_err(StoreError::during(doing))?;
         tx.commit().await.map_err(StoreError::during(doing))?;
         Ok(ids)
@@ -87,7 +89,10 @@ impl PgStore {
         let taken = self.renewing.lock().await.take();
         let mut connection = match taken {
             Some(connection) => connection,
-            None => self.session.connect(&self.options).await.map_err(StoreError::during(doing))?,
+            None => {
+                self.renewed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                self.session.connect(&self.options).await.map_err(StoreError::during(doing))?
+            }
         };
         let numbers: Vec<i64> = tokens.iter().map(|(token, _)| token.get()).collect();
         // Longer leases would not fit an interval's arithmetic.

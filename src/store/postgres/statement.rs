@@ -7,7 +7,10 @@
 //! begins by telling what holds in it.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -60,12 +63,15 @@ pub(super) struct Pool {
 /// callbacks, who look, and by whoever ran a statement, who notes.
 #[derive(Debug, Default)]
 struct Suspicion {
+    /// Grows with every connection that is made, and whenever the server is found to be of no use.
+    connections: AtomicU64,
     since: Mutex<Option<Instant>>,
-    refused: Mutex<Option<String>>,
+    refused: Mutex<Option<(std::io::ErrorKind, String)>>,
 }
 
 impl Suspicion {
     fn raise(&self) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
         *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
@@ -76,7 +82,10 @@ impl Suspicion {
     }
 
     fn note_refusal(&self, error: Option<&sqlx::Error>) {
-        let words = error.map(ToString::to_string);
+        let words = error.map(|error| match error {
+            sqlx::Error::Io(io) => (io.kind(), io.to_string()),
+            _ => (std::io::ErrorKind::Other, error.to_string()),
+        });
         *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = words;
     }
 
@@ -84,7 +93,9 @@ impl Suspicion {
     fn explain(&self, error: sqlx::Error) -> sqlx::Error {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         match (&error, &*refused) {
-            (sqlx::Error::PoolTimedOut, Some(why)) => sqlx::Error::Io(std::io::Error::other(why.clone())),
+            (sqlx::Error::PoolTimedOut, Some((kind, why))) => {
+                sqlx::Error::Io(std::io::Error::new(*kind, why.clone()))
+            }
             _ => error,
         }
     }
@@ -102,6 +113,7 @@ impl Pool {
             .after_connect(move |connection, _| {
                 let suspicion = Arc::clone(&greeting);
                 Box::pin(async move {
+                    suspicion.connections.fetch_add(1, Ordering::Relaxed);
                     let greeted = session.greet(connection).await;
                     suspicion.note_refusal(greeted.as_ref().err());
                     greeted
@@ -121,6 +133,11 @@ impl Pool {
             })
             .connect_lazy_with(session.fit(options.clone()));
         Self { pool, session, suspicion }
+    }
+
+    /// See [`Suspicion::connections`].
+    pub(super) fn connections(&self) -> u64 {
+        self.suspicion.connections.load(Ordering::Relaxed)
     }
 
     async fn acquire(&self) -> Result<PoolConnection<Postgres>, sqlx::Error> {

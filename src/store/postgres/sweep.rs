@@ -222,6 +222,7 @@ const IS_BUSY: &str = "SELECT EXISTS (
   WHERE NOT EXISTS (SELECT FROM aftercommit.downstreams AS p LEFT JOIN aftercommit.origins AS o ON o.origin = p.origin
                     WHERE p.name = d.name AND (p.paused_at IS NOT NULL OR o.paused_until > (SELECT clock_timestamp())
                                                OR o.open_until IS NOT NULL))
+    AND NOT EXISTS (SELECT FROM aftercommit.hold)
     AND EXISTS (SELECT FROM aftercommit.queue AS q WHERE q.downstream = d.name AND q.lane = 'r' AND NOT q.claimed
                 UNION ALL
                 SELECT FROM aftercommit.queue AS q WHERE q.downstream = d.name AND q.lane = 't' AND NOT q.claimed

@@ -1,9 +1,16 @@
 //! Waking workers: a LISTEN connection that turns notifications into a hint. Only a hint: polling is the truth.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
-use tokio::{sync::Notify, task::JoinSet, time::timeout};
+use tokio::{
+    sync::Notify,
+    task::JoinSet,
+    time::{Instant, timeout},
+};
 
 /// The channel that the trigger on `effects` notifies; without a payload.
 pub(super) const CHANNEL: &str = "aftercommit_work";
@@ -18,15 +25,22 @@ const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Wake {
     hint: Arc<Notify>,
+    /// When the server was last heard of; `None` while nobody listens. Written by the task, read by `diagnose`.
+    heard: Arc<Mutex<Option<Instant>>>,
     _task: JoinSet<()>,
 }
 
 impl Wake {
     pub(super) fn start(options: PgConnectOptions) -> Self {
-        let hint = Arc::new(Notify::new());
+        let (hint, heard) = (Arc::new(Notify::new()), Arc::new(Mutex::new(None)));
         let mut task = JoinSet::new();
-        task.spawn(listen_for_ever(options, Arc::clone(&hint)));
-        Self { hint, _task: task }
+        task.spawn(listen_for_ever(options, Arc::clone(&hint), Arc::clone(&heard)));
+        Self { hint, heard, _task: task }
+    }
+
+    /// How long ago the server was last heard of.
+    pub(super) fn listened(&self) -> Option<Duration> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).map(|heard| heard.elapsed())
     }
 
     /// Waits for a hint, at most `at_most`.
@@ -36,18 +50,20 @@ impl Wake {
     }
 }
 
-async fn listen_for_ever(options: PgConnectOptions, hint: Arc<Notify>) {
+async fn listen_for_ever(options: PgConnectOptions, hint: Arc<Notify>, heard: Arc<Mutex<Option<Instant>>>) {
+    let note = |at| *heard.lock().unwrap_or_else(PoisonError::into_inner) = at;
     loop {
-        if let Err(error) = listen(&options, &hint).await {
+        if let Err(error) = listen(&options, &hint, || note(Some(Instant::now()))).await {
             tracing::debug!(%error, "the listening connection was lost; polling goes on");
         }
+        note(None);
         wake(&hint);
         tokio::time::sleep(RECONNECT_AFTER).await;
     }
 }
 
 /// Listens until the connection is lost.
-async fn listen(options: &PgConnectOptions, hint: &Notify) -> Result<(), sqlx::Error> {
+async fn listen(options: &PgConnectOptions, hint: &Notify, heard: impl Fn()) -> Result<(), sqlx::Error> {
     let pool = PgPoolOptions::new()
         .max_connections(1)
         .idle_timeout(None)
@@ -60,6 +76,7 @@ async fn listen(options: &PgConnectOptions, hint: &Notify) -> Result<(), sqlx::E
     // Whatever was committed before we listened.
     wake(hint);
     loop {
+        heard();
         match timeout(PROBE_EVERY, listener.try_recv()).await {
             Ok(Ok(Some(_))) => wake(hint),
             Ok(Ok(None)) => return Ok(()),

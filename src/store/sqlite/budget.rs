@@ -19,10 +19,10 @@ use crate::{
 
 const DOING: &str = "keeping a downstream's budget";
 
-/// Whether the downstream `?1` is held at `?2`; `?3` is 1 for the one call that a trial may make.
-pub(super) const HELD: &str = "EXISTS (SELECT 1 FROM aftercommit_downstreams AS d \
+/// Whether the downstream `?1` is held at `?2`, or everything on HOLD; `?3` is 1 for the one call that a trial may make.
+pub(super) const HELD: &str = "(EXISTS (SELECT 1 FROM aftercommit_hold) OR EXISTS (SELECT 1 FROM aftercommit_downstreams AS d \
      LEFT JOIN aftercommit_origins AS o ON o.origin = d.origin WHERE d.name = ?1 \
-     AND (d.paused_at IS NOT NULL OR o.paused_until > ?2 OR (o.open_until IS NOT NULL AND ?3 = 0)))";
+     AND (d.paused_at IS NOT NULL OR o.paused_until > ?2 OR (o.open_until IS NOT NULL AND ?3 = 0))))";
 
 /// A bucket, in whole microseconds: calls are spent up to `spent_us`, and no more than a burst lies unspent.
 const TAKE: &str = "UPDATE aftercommit_rates SET \

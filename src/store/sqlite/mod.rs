@@ -10,7 +10,9 @@
 
 mod budget;
 mod claim;
+mod diagnose;
 mod enqueue;
+mod identity;
 mod inspect;
 mod late;
 mod migrate;
