@@ -9,6 +9,7 @@ mod contract;
 mod downstream;
 mod error;
 mod init;
+mod key;
 mod section;
 mod show;
 #[cfg(test)]
@@ -20,14 +21,15 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use aftercommit::{downstream::Served, store::RegisteredDownstream};
 
-pub(crate) use answers::{AnswerRule, Answers, Predicate, Wants, is_header_name, is_pointer};
-pub(crate) use contract::{KeyFormat, KeyIn, Written};
+pub(crate) use answers::{AnswerRule, Answers, Marker, Predicate, Wants, is_header_name, is_pointer};
+pub(crate) use contract::Written;
 pub(crate) use downstream::{Configured, Operation, ReadKind, Source};
 pub use downstream::{DownstreamSettings, registered};
 pub use error::{ConfigError, Finding};
 pub use init::init;
+pub(crate) use key::{KeyFormat, KeyIn};
 pub(crate) use section::{Log, Section};
-pub(crate) use tree::parse as parse_toml;
+pub(crate) use tree::{Node, parse as parse_toml};
 pub use values::SecretRef;
 pub(crate) use values::{Secrets, Setting, Size, quoted};
 

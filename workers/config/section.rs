@@ -179,6 +179,26 @@ impl<'a> Section<'a> {
         Ok(Section { path: self.dotted(key), table, origin, known: RefCell::default(), log: self.log })
     }
 
+    /// The tables of the list `key`, as `[[key]]` writes them; none when it was not given.
+    pub(crate) fn children(&self, key: &str) -> Result<Vec<Section<'a>>, ConfigError> {
+        let items: &[Node] = match self.node(key) {
+            None => &[],
+            Some(Node { value: Value::Array(items), .. }) => items,
+            Some(_) => return Err(self.error(key, format!("must be a list of tables: write [[{key}]]"))),
+        };
+        let child = |(at, item): (usize, &'a Node)| match &item.value {
+            Value::Table(table) => Ok(Section {
+                path: format!("{}[{at}]", self.dotted(key)),
+                table: Some(table),
+                origin: item.origin.clone(),
+                known: RefCell::default(),
+                log: self.log,
+            }),
+            other => Err(self.error(key, format!("must hold tables, and holds {}", other.what()))),
+        };
+        items.iter().enumerate().map(child).collect()
+    }
+
     /// The names in this table, which the user chose.
     pub(crate) fn names(&self) -> Vec<String> {
         self.table.map(|table| table.keys().cloned().collect()).unwrap_or_default()

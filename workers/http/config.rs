@@ -215,6 +215,9 @@ fn call(section: &Section<'_>, operation: &Operation, keys: CallKeys) -> Result<
             })
             .transpose()?;
     }
+    if let Some(problem) = operation.written.refuses_method(method.as_str()) {
+        return Err(section.error("method", problem));
+    }
     let answers = operation.written.answers().map_err(|problem| section.error("contract", problem))?;
     let call = Call {
         method,
