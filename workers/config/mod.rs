@@ -8,6 +8,7 @@ mod check;
 mod contract;
 mod downstream;
 mod error;
+mod horizon;
 mod init;
 mod key;
 mod section;
@@ -220,7 +221,7 @@ impl Settings {
 
     /// Every downstream as `migrate` makes it known. Needs no secret.
     pub fn registered(&self) -> Vec<RegisteredDownstream> {
-        self.downstreams.values().map(DownstreamSettings::registered).collect()
+        self.downstreams.values().map(|downstream| downstream.registered(&self.secrets)).collect()
     }
 }
 

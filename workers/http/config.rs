@@ -322,20 +322,19 @@ impl Http {
         let host = self.base.host_str().unwrap_or_default();
         self.base.port_or_known_default().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
     }
-
-    fn secret(&self) -> Option<String> {
-        match &self.auth {
-            Auth::None => None,
-            Auth::Bearer(secret) => Some(secret.to_string()),
-            Auth::Basic { user, password } => Some(format!("{user}:{password}")),
-            Auth::Header { name, value } => Some(format!("{name}:{value}")),
-        }
-    }
 }
 
 impl Configured for Http {
+    fn origin(&self) -> String {
+        self.base.origin().ascii_serialization()
+    }
+
+    fn credential_sha256(&self, secrets: &Secrets) -> Option<[u8; 32]> {
+        super::account::credential_sha256(self, secrets)
+    }
+
     fn account(&self) -> String {
-        let origin = self.base.origin().ascii_serialization();
+        let origin = self.origin();
         // Without a credential the vendor tells callers apart by the URL, if at all.
         self.secret().map_or_else(|| self.base.to_string(), |secret| format!("{origin} {secret}"))
     }

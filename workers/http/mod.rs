@@ -3,6 +3,7 @@
 //! It follows no redirect, resends nothing, uses no proxy. `config` reads the table, `request` renders (with `template`,
 //! `form`, `json`), `send` makes the exchange and proves how far it got, `classify` reads the answer.
 
+mod account;
 mod classify;
 mod config;
 mod form;

@@ -94,7 +94,6 @@ pub(super) const CASES: &[Case] = &[
     first("stripe-v1", 409, NONE, IN_USE, Finding::InProgress),
     first("stripe-v1", 409, NONE, MISSING, THIS),
     first("stripe-v1", 429, NONE, LOCKED, Finding::NotApplied),
-    // The limiter's 429 is no less certain; only the lock needs a rule where a user reads 429 otherwise.
     first("stripe-v1", 429, NONE, "", Finding::NotApplied),
     first("stripe-v1", 400, NONE, REUSED, Finding::KeyReused),
     first("stripe-v1", 409, NONE, REUSED, Finding::KeyReused),
