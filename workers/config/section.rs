@@ -238,11 +238,11 @@ impl<'a> Section<'a> {
     }
 }
 
-/// The name most like `key`, if any is like it.
+/// The name most like `key`, if any is like it; of equals the first.
 pub fn nearest<'n>(key: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     names
         .map(|name| (strsim::jaro_winkler(&key.to_ascii_lowercase(), name), name))
         .filter(|(likeness, _)| *likeness > 0.75)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .min_by(|a, b| b.0.total_cmp(&a.0))
         .map(|(_, name)| name)
 }
