@@ -89,14 +89,14 @@ fn show(context: &Context, name: &str) -> anyhow::Result<Exit> {
     };
     let contents = profile.contents()?;
     if context.json() {
-        json::print(&whole(profile, &contents))?;
+        json::print(&whole(profile, &contents)?)?;
     } else {
         data(wrapped(&in_words(profile.name, &contents), width(), 6))?;
     }
     Ok(Exit::Ok)
 }
 
-fn whole(profile: &Profile, contents: &Contents) -> Value {
+fn whole(profile: &Profile, contents: &Contents) -> anyhow::Result<Value> {
     let facts: Vec<Value> = contents
         .facts
         .iter()
@@ -112,18 +112,17 @@ fn whole(profile: &Profile, contents: &Contents) -> Value {
         .iter()
         .map(|open| json!({ "about": open.about, "says": open.says, "decide": open.decide }))
         .collect();
-    let contract: serde_json::Map<String, Value> =
-        contents.set().into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
+    let contract = toml::from_str::<toml::Table>(profile.text)?.remove("contract");
     let mut whole = summary(profile.name, contents);
     for (key, value) in [
-        ("contract", Value::Object(contract)),
+        ("contract", serde_json::to_value(contract)?),
         ("facts", facts.into()),
         ("open", open.into()),
         ("toml", profile.text.into()),
     ] {
         whole[key] = value;
     }
-    whole
+    Ok(whole)
 }
 
 fn in_words(name: &str, contents: &Contents) -> String {

@@ -132,8 +132,10 @@ impl Reading<'_> {
             rules.iter().filter(|rule| self.fits(rule)).map(move |rule| (rule, *finding, *said))
         });
         // Of equally exact rules the first list wins: the loudest.
-        fits.min_by_key(|(rule, _, _)| (rule.code.is_none(), rule.status))
-            .map(|(_, finding, said)| (finding, said))
+        let (rule, finding, said) = fits.min_by_key(|(rule, _, _)| (rule.code.is_none(), rule.status))?;
+        // A status alone may mean something else too, which whoever looks into it must know.
+        let unsure = finding == Finding::KeyReused && rule.code.is_none();
+        Some((finding, if unsure { "by its status, the key is in use for another request" } else { said }))
     }
 
     fn fits(&self, rule: &AnswerRule) -> bool {
