@@ -186,15 +186,17 @@ impl<'a> Section<'a> {
             Some(Node { value: Value::Array(items), .. }) => items,
             Some(_) => return Err(self.error(key, format!("must be a list of tables: write [[{key}]]"))),
         };
-        let child = |(at, item): (usize, &'a Node)| match &item.value {
-            Value::Table(table) => Ok(Section {
+        let child = |(at, item): (usize, &'a Node)| {
+            let Value::Table(table) = &item.value else {
+                return Err(self.error(key, format!("must hold tables, and holds {}", item.value.what())));
+            };
+            Ok(Section {
                 path: format!("{}[{at}]", self.dotted(key)),
                 table: Some(table),
                 origin: item.origin.clone(),
                 known: RefCell::default(),
                 log: self.log,
-            }),
-            other => Err(self.error(key, format!("must hold tables, and holds {}", other.what()))),
+            })
         };
         items.iter().enumerate().map(child).collect()
     }
