@@ -96,7 +96,7 @@ pub fn decide(
             case.because("the downstream holds another request under this key: an earlier body was accepted"),
         ),
         Finding::KeyReused => Decision::Fail(case.because("another request holds this key")),
-        Finding::StoredError => case.probe_or_park("a stored server error: it will never change"),
+        Finding::StoredError => case.probe_or_park("a server error that no repetition can settle"),
         Finding::Applied | Finding::AlreadyDone => Decision::Succeed,
         Finding::Rejected(about) if !history.uncertain || case.proves_the_first(about) => {
             Decision::Fail(outcome.reason.clone())

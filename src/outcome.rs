@@ -35,7 +35,8 @@ pub enum Finding {
     Rejected(About),
     /// The downstream holds another request under this key.
     KeyReused,
-    /// A server error that the downstream stored under the key: it will never change.
+    /// A server error that no repetition can settle: stored under the key, it will never change; or it freed the key, and
+    /// a repetition would be another request.
     StoredError,
     /// Certainly not applied by this attempt.
     NotApplied,

@@ -24,6 +24,7 @@ mod pool;
 mod pooler;
 mod postgres_killed;
 mod processes;
+mod profiles;
 mod servers;
 mod shop;
 mod signals;

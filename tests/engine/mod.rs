@@ -9,6 +9,7 @@ mod faulty;
 mod hold;
 mod leases;
 mod outages;
+mod profiles;
 mod shutdown;
 
 use std::{sync::Arc, time::Duration};

@@ -1,11 +1,9 @@
 //! `config check`: what contradicts itself is refused, what may surprise is told.
 
-use std::collections::BTreeMap;
-
-use aftercommit::contract::{Dedupe, Window};
+use std::{collections::BTreeMap, ops::Bound};
 
 use super::{
-    ConfigError, DownstreamSettings, Finding, Operation, Settings, downstream::has_key_space,
+    ConfigError, DownstreamSettings, Finding, Operation, Settings, downstream::has_key_space, horizon,
     values::show_duration,
 };
 
@@ -44,13 +42,38 @@ impl Settings {
                         message: outlives_the_grace(self, settings),
                     });
                 }
-                if let Some(message) = horizon(settings) {
+                if let Some(message) = horizon::parks(settings) {
                     findings.push(Finding { key: format!("{key}.contract.window"), message });
                 }
             }
             self.overlapping_prefixes(name, downstream, &mut findings);
+            self.same_origin(name, downstream, &mut findings);
         }
         findings
+    }
+
+    /// Two credentials may belong to one account, which only their owner knows.
+    fn same_origin(&self, name: &str, downstream: &DownstreamSettings, findings: &mut Vec<Finding>) {
+        let by_credential = |downstream: &DownstreamSettings| {
+            downstream.all().all(|(_, operation)| operation.written.is_scoped_by_credential())
+        };
+        let (account, origin) = (downstream.configured.account(), downstream.configured.origin());
+        for (other, settings) in self.downstreams.range::<str, _>((Bound::Excluded(name), Bound::Unbounded)) {
+            let unclear = origin.is_some() && settings.configured.origin() == origin
+                && settings.configured.account() != account
+                && settings.key_prefix == downstream.key_prefix
+                && has_key_space(downstream)
+                && has_key_space(settings)
+                && !(by_credential(downstream) && by_credential(settings));
+            if unclear {
+                findings.push(Finding {
+                    key: format!("downstream.{name}.key_prefix"),
+                    message: format!(
+                        "is that of downstream.{other}, at the same vendor with another credential: if both belong to one account, an equal key would be another's request; then give each its own"
+                    ),
+                });
+            }
+        }
     }
 
     fn overlapping_prefixes(&self, name: &str, downstream: &DownstreamSettings, findings: &mut Vec<Finding>) {
@@ -71,28 +94,6 @@ impl Settings {
                 });
             }
         }
-    }
-}
-
-/// Which effects a window parks before their retries are used up.
-fn horizon(operation: &Operation) -> Option<String> {
-    let contract = &operation.contract;
-    match (contract.dedupe, contract.window) {
-        (Dedupe::Key, None) => Some(
-            "is unpublished: an effect with an unknown outcome is parked in doubt at once, and never retried on its own"
-                .to_owned(),
-        ),
-        (Dedupe::Key, Some(Window::For(window))) => {
-            let safe = window.saturating_sub(contract.margin + operation.timeout);
-            (operation.policy.max_age > safe).then(|| {
-                format!(
-                    "effects with an unknown outcome are parked in doubt {} after the first request, before retry.max_age ({}) is over: window - margin - timeout is shorter",
-                    show_duration(safe),
-                    show_duration(operation.policy.max_age)
-                )
-            })
-        }
-        (Dedupe::Key, Some(Window::Forever)) | (Dedupe::Lookup | Dedupe::None, _) => None,
     }
 }
 

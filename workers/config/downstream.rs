@@ -9,6 +9,7 @@ use aftercommit::{
     schedule::Policy,
     store::{RegisteredDownstream, RegisteredTerms},
 };
+use sha2::{Digest as _, Sha256};
 
 use super::{
     ConfigError,
@@ -62,6 +63,8 @@ pub(crate) trait Configured: fmt::Debug + Send + Sync {
     fn origin(&self) -> Option<String> {
         None
     }
+    /// A keyed hash of the credential, for vendors that tell keys apart by it.
+    fn credential_sha256(&self, secrets: &Secrets) -> Option<[u8; 32]>;
     /// The hash of all that the operation's request is rendered from.
     fn request_sha256(&self, operation: Option<&str>) -> [u8; 32];
     /// What the kind finds worth a warning.
@@ -156,12 +159,20 @@ impl DownstreamSettings {
         std::iter::once((None, &self.default)).chain(named)
     }
 
-    fn terms(&self, name: Option<&str>, operation: &Operation) -> Terms {
+    fn terms(&self, name: Option<&str>, operation: &Operation, secrets: &Secrets) -> Terms {
+        let mut request_sha256 = self.configured.request_sha256(name);
+        // Where a key is another key under another credential, a changed credential is another request.
+        if operation.written.is_scoped_by_credential()
+            && let Some(credential) = self.configured.credential_sha256(secrets)
+        {
+            request_sha256 =
+                Sha256::new_with_prefix(request_sha256).chain_update(credential).finalize().into();
+        }
         Terms {
             contract: operation.contract.clone(),
             policy: operation.policy.clone(),
             timeout: operation.timeout,
-            request_sha256: self.configured.request_sha256(name),
+            request_sha256,
         }
     }
 
@@ -177,11 +188,11 @@ impl DownstreamSettings {
             downstream,
             key_prefix: self.key_prefix.clone(),
             concurrency: self.concurrency,
-            terms: self.terms(None, &self.default),
+            terms: self.terms(None, &self.default, secrets),
             operations: self
                 .operations
                 .iter()
-                .map(|(name, operation)| (name.clone(), self.terms(Some(name), operation)))
+                .map(|(name, operation)| (name.clone(), self.terms(Some(name), operation, secrets)))
                 .collect(),
             lease: self.lease,
             rate: self.rate.map(|Rate(rate)| rate),
@@ -189,15 +200,24 @@ impl DownstreamSettings {
         })
     }
 
-    /// As `migrate` registers it: no secret is needed.
-    pub(crate) fn registered(&self) -> RegisteredDownstream {
-        let terms =
-            self.all().map(|(name, operation)| (name.map(str::to_owned), self.terms(name, operation)));
+    /// As `migrate` registers it: no secret is needed. Where a vendor tells keys apart by a credential that is not at hand,
+    /// the next worker registers the downstream anew.
+    pub(crate) fn registered(&self, secrets: &Secrets) -> RegisteredDownstream {
+        let terms = self
+            .all()
+            .map(|(name, operation)| (name.map(str::to_owned), self.terms(name, operation, secrets)));
         RegisteredDownstream {
             rate: self.rate.map(|Rate(rate)| rate),
             origin: self.configured.origin().map(Into::into),
             ..registration(Arc::clone(&self.name), self.kind, &self.key_prefix, terms.collect())
         }
+    /// As `migrate` registers it: no secret is needed. Where a vendor tells keys apart by a credential that is not at hand,
+    /// the next worker registers the downstream anew.
+    pub(crate) fn registered(&self, secrets: &Secrets) -> RegisteredDownstream {
+        let terms = self
+            .all()
+            .map(|(name, operation)| (name.map(str::to_owned), self.terms(name, operation, secrets)));
+        registration(Arc::clone(&self.name), self.kind, &self.key_prefix, terms.collect())
     }
 }
 

@@ -8,7 +8,9 @@ mod check;
 mod contract;
 mod downstream;
 mod error;
+mod horizon;
 mod init;
+mod key;
 mod pooler;
 mod section;
 mod show;
@@ -24,14 +26,15 @@ use aftercommit::{
     store::{Options, Pooler, RegisteredDownstream},
 };
 
-pub(crate) use answers::{AnswerRule, Answers, Predicate, Wants, is_header_name, is_pointer};
-pub(crate) use contract::{KeyFormat, KeyIn, Written};
+pub(crate) use answers::{AnswerRule, Answers, Marker, Predicate, Wants, is_header_name, is_pointer};
+pub(crate) use contract::Written;
 pub(crate) use downstream::{Configured, Operation, ReadKind, Source};
 pub use downstream::{DownstreamSettings, registered};
 pub use error::{ConfigError, Finding};
 pub use init::init;
+pub(crate) use key::{KeyFormat, KeyIn};
 pub(crate) use section::{Log, Section};
-pub(crate) use tree::parse as parse_toml;
+pub(crate) use tree::{Node, parse as parse_toml};
 pub use values::SecretRef;
 pub(crate) use values::{Secrets, Setting, Size, quoted};
 
@@ -240,7 +243,7 @@ impl Settings {
 
     /// Every downstream as `migrate` makes it known. Needs no secret.
     pub fn registered(&self) -> Vec<RegisteredDownstream> {
-        self.downstreams.values().map(DownstreamSettings::registered).collect()
+        self.downstreams.values().map(|downstream| downstream.registered(&self.secrets)).collect()
     }
 }
 

@@ -215,6 +215,9 @@ fn call(section: &Section<'_>, operation: &Operation, keys: CallKeys) -> Result<
             })
             .transpose()?;
     }
+    if let Some(problem) = operation.written.refuses_method(method.as_str()) {
+        return Err(section.error("method", problem));
+    }
     let answers = operation.written.answers().map_err(|problem| section.error("contract", problem))?;
     let call = Call {
         method,
@@ -319,18 +322,14 @@ impl Http {
         let host = self.base.host_str().unwrap_or_default();
         self.base.port_or_known_default().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
     }
-
-    fn secret(&self) -> Option<String> {
-        match &self.auth {
-            Auth::None => None,
-            Auth::Bearer(secret) => Some(secret.to_string()),
-            Auth::Basic { user, password } => Some(format!("{user}:{password}")),
-            Auth::Header { name, value } => Some(format!("{name}:{value}")),
-        }
-    }
 }
 
 impl Configured for Http {
+
+    fn credential_sha256(&self, secrets: &Secrets) -> Option<[u8; 32]> {
+        super::account::credential_sha256(self, secrets)
+    }
+
     fn account(&self) -> String {
         let origin = self.base.origin().ascii_serialization();
         // Without a credential the vendor tells callers apart by the URL, if at all.

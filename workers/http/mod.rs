@@ -3,6 +3,7 @@
 //! It follows no redirect, resends nothing, uses no proxy. `config` reads the table, `request` renders (with `template`,
 //! `form`, `json`), `send` makes the exchange and proves how far it got, `classify` reads the answer.
 
+mod account;
 mod classify;
 mod config;
 mod form;
@@ -26,6 +27,18 @@ use reqwest::header::{HeaderName, HeaderValue};
 pub(crate) use config::read;
 
 use self::{classify::classify, config::Http, retry_after::retry_after, send::Failure};
+
+/// What an answer shows, for tests that hold it against a vendor's documentation.
+#[cfg(test)]
+pub(crate) fn read_answer(
+    answers: &crate::config::Answers,
+    status: u16,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Outcome {
+    let answer = tests::answer(status, headers, body);
+    classify(answers, answer, "api.example.com:443", aftercommit::clock::Timestamp::from_micros(0))
+}
 
 /// An `http` downstream, ready to be called.
 pub(crate) struct HttpDownstream {

@@ -1,17 +1,18 @@
-//! The table of answers, default and by profile: by status *and* machine code and markers, never by status alone.
+//! The table of answers, default and by rule (the shipped profiles' are in `workers/profiles/tests`): by status *and* machine code and markers, never by status alone.
 
 use std::time::Duration;
 
+use crate::{
+    config::{Answers, Log, Section, Written, parse_toml},
+    http::{
+        classify::{Answer, classify},
+        tests::answer,
+    },
+    profiles,
+};
 use aftercommit::{
     clock::Timestamp,
     outcome::{About, Finding, Outcome},
-};
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-
-use crate::{
-    config::{Answers, Log, Section, Written, parse_toml},
-    http::classify::{Answer, classify},
-    profiles,
 };
 
 const THIS: Finding = Finding::Rejected(About::ThisAttempt);
@@ -21,14 +22,6 @@ fn profile(name: &str, refinement: &str) -> Answers {
     let log = Log::default();
     let refined = Written::read(&Section::root(&table, &log)).unwrap();
     refined.over(&profiles::get(name).unwrap().contract().unwrap()).answers().unwrap()
-}
-
-fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Answer {
-    let mut map = HeaderMap::new();
-    for (name, value) in headers {
-        map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap());
-    }
-    Answer { status, headers: map, body: body.as_bytes().to_vec(), truncated: false }
 }
 
 fn outcome(answers: &Answers, answer: Answer) -> Outcome {
@@ -72,54 +65,6 @@ fn without_a_contract_the_default_table_holds() {
         assert_eq!(outcome.finding, expected, "{status}");
         assert_eq!(outcome.retry_after.is_some(), expected != Finding::Applied, "{status}");
         assert_eq!(outcome.reason.is_empty(), expected == Finding::Applied, "{status}");
-    }
-}
-
-#[test]
-fn the_ietf_profile_reads_409_and_422() {
-    let answers = profile("ietf", "");
-    assert_eq!(outcome(&answers, answer(409, &[], "")).finding, Finding::InProgress);
-    assert_eq!(outcome(&answers, answer(422, &[], "")).finding, Finding::KeyReused);
-    assert_eq!(outcome(&answers, answer(400, &[], "")).finding, THIS);
-    assert_eq!(outcome(&answers, answer(500, &[], "")).finding, Finding::Unknown);
-}
-
-#[test]
-fn every_rule_of_the_stripe_profile_holds() {
-    let answers = profile("stripe-v1", "");
-    let replay = ("Idempotent-Replayed", "true");
-    let (again, never) = (("Stripe-Should-Retry", "true"), ("Stripe-Should-Retry", "false"));
-    let code = |code: &str| format!(r#"{{"error":{{"code":"{code}","type":"invalid_request_error"}}}}"#);
-    let reused =
-        r#"{"error":{"type":"idempotency_error","message":"Keys for idempotent requests …"}}"#.to_owned();
-    let declined = r#"{"error":{"code":"card_declined","type":"card_error"}}"#.to_owned();
-    let cases = [
-        (200, vec![], "{}".to_owned(), Finding::Applied, false),
-        (200, vec![replay], "{}".to_owned(), Finding::Applied, true),
-        (409, vec![], code("idempotency_key_in_use"), Finding::InProgress, false),
-        (409, vec![], code("other"), THIS, false),
-        (429, vec![], code("lock_timeout"), Finding::NotApplied, false),
-        (429, vec![], String::new(), Finding::NotApplied, false),
-        (400, vec![], reused.clone(), Finding::KeyReused, false),
-        (409, vec![], reused, Finding::KeyReused, false),
-        (400, vec![], code("parameter_missing"), THIS, false),
-        (402, vec![], declined.clone(), Finding::Rejected(About::StoredKind), false),
-        (402, vec![replay], declined.clone(), Finding::Rejected(About::FirstRequest), true),
-        (402, vec![never], declined.clone(), Finding::Rejected(About::StoredKind), false),
-        (402, vec![again], declined, Finding::Unknown, false),
-        (404, vec![replay], code("resource_missing"), Finding::Rejected(About::FirstRequest), true),
-        (404, vec![], code("resource_missing"), THIS, false),
-        (500, vec![], String::new(), Finding::Unknown, false),
-        (500, vec![replay], String::new(), Finding::StoredError, true),
-        (500, vec![replay, again], String::new(), Finding::Unknown, true),
-        (500, vec![never], String::new(), Finding::StoredError, false),
-        (500, vec![again], String::new(), Finding::Unknown, false),
-        (401, vec![never], String::new(), Finding::NotApplied, false),
-        (424, vec![], String::new(), THIS, false),
-    ];
-    for (status, headers, body, expected, replayed) in cases {
-        let outcome = outcome(&answers, answer(status, &headers, &body));
-        assert_eq!((outcome.finding, outcome.replayed), (expected, replayed), "{status} {headers:?} {body}");
     }
 }
 
