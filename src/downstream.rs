@@ -12,6 +12,12 @@ pub trait Downstream: Send + Sync {
     /// guess. It asks [`Attempt::may_begin`] right before the first byte, and stops within `attempt.timeout`; the engine
     /// drops the future at the end of the lease.
     async fn deliver(&self, attempt: &Attempt) -> Outcome;
+
+    /// The origin that this effect goes to, where it is not the downstream's own: a target that the
+    /// effect itself names. Such an origin's troubles hold up only the effects that go there.
+    fn origin(&self, _effect: &Effect) -> Option<Arc<str>> {
+        None
+    }
 }
 
 /// One try, as a downstream is given it. It cannot settle anything.
