@@ -2,7 +2,7 @@
 //!
 //! It follows no redirect, resends nothing, uses no proxy. `config` reads the table, `request` renders (with `template`,
 //! `form`, `json`), `egress` guards URLs that no operator wrote, `send` makes the exchange and proves how far it got,
-//! `classify` reads the answer.
+//! `classify` reads the answer, `veil` hides our own secrets in it.
 
 mod classify;
 mod config;
@@ -15,6 +15,7 @@ mod send;
 mod template;
 #[cfg(test)]
 mod tests;
+mod veil;
 
 use std::sync::Arc;
 
@@ -38,6 +39,7 @@ use self::{
     egress::{Guarded, Refused, Target},
     retry_after::retry_after,
     send::Failure,
+    veil::Veil,
 };
 use crate::config::Secrets;
 
@@ -52,6 +54,7 @@ pub(crate) struct HttpDownstream {
     /// For whole URLs, which effects bring.
     guarded: Option<Guarded>,
     credential: Option<Credential>,
+    veil: Veil,
     clock: Arc<dyn Clock>,
 }
 
@@ -72,7 +75,8 @@ impl HttpDownstream {
         };
         let credential =
             send::credential(&http.auth, secrets).map_err(|problem| ("auth".to_owned(), problem))?;
-        Ok(Self { http: http.clone(), client, guarded, credential, clock: Arc::new(SystemClock) })
+        let veil = Veil::of(&http.auth, secrets);
+        Ok(Self { http: http.clone(), client, guarded, credential, veil, clock: Arc::new(SystemClock) })
     }
 
     /// The client and the credential for an effect's request: a URL of the effect's own passes the guard, and gets the
@@ -96,6 +100,14 @@ impl Downstream for HttpDownstream {
     }
 
     async fn deliver(&self, attempt: &Attempt) -> Outcome {
+        let mut outcome = self.send(attempt).await;
+        self.veil.cover(&mut outcome);
+        outcome
+    }
+}
+
+impl HttpDownstream {
+    async fn send(&self, attempt: &Attempt) -> Outcome {
         let deadline = tokio::time::Instant::now() + attempt.timeout;
         let effect = &attempt.effect;
         let Some(call) = self.http.call(effect.operation.as_deref()) else {
