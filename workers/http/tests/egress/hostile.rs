@@ -122,7 +122,6 @@ http://①②⑦.⓪.⓪.①:{p}/
 http://１２７.０.０.１:{p}/
 http://127。0。0。1:{p}/
 http://ⓛⓞⓒⓐⓛⓗⓞⓢⓣ:{p}/
-http://loc­alhost:{p}/
 http://[::1]:{p}/
 http://[::]:{p}/
 http://[0:0:0:0:0:0:0:1]:{p}/
@@ -221,6 +220,7 @@ fn hostile(traps: &[u16]) -> BTreeSet<String> {
         urls.insert(format!("http://127.0.0.1{control}:{port}/"));
         urls.insert(format!("http://loopback.example:{port}/{control}x"));
     }
+    urls.insert(format!("http://loc\u{ad}alhost:{}/", traps[0]));
     urls.insert(String::new());
     urls
 }

@@ -43,10 +43,12 @@ const LOOPBACK_V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 /// What is answered to a lookup.
 type Answer = io::Result<Vec<IpAddr>>;
 
+type Script = dyn Fn(&str, usize) -> Answer + Send + Sync;
+
 /// Answers lookups as a test says: `script` is given the name and which lookup of it this is, from 1.
 #[derive(Clone)]
 struct Names {
-    script: Arc<dyn Fn(&str, usize) -> Answer + Send + Sync>,
+    script: Arc<Script>,
     // Lookups by name: connections count, tests read.
     lookups: Arc<Mutex<BTreeMap<String, usize>>>,
 }
