@@ -25,6 +25,7 @@ mod pooler;
 mod postgres_killed;
 mod processes;
 mod profiles;
+mod secrets;
 mod servers;
 mod shop;
 mod signals;

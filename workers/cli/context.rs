@@ -293,13 +293,7 @@ pub(crate) fn sqlite_file(url: &str) -> Option<PathBuf> {
 
 /// A URL as it may be shown.
 pub(crate) fn without_password(url: &str) -> String {
-    match url::Url::parse(url) {
-        Ok(mut parsed) if parsed.password().is_some() => {
-            parsed.set_password(Some("***")).ok();
-            parsed.to_string()
-        }
-        _ => url.to_owned(),
-    }
+    aftercommit_workers::config::masked_url(url)
 }
 
 /// A word as a shell takes it.

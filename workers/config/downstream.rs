@@ -1,6 +1,6 @@
 //! One downstream's table: what every kind has, and the way to what only its kind has.
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{any::Any, collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use aftercommit::{
     contract::{Contract, Dedupe, KeyRule},
@@ -56,7 +56,7 @@ pub(crate) struct Source<'s> {
 pub(crate) type ReadKind = fn(&Source<'_>) -> Result<Arc<dyn Configured>, ConfigError>;
 
 /// A downstream's kind, read and validated; nothing resolved, nothing opened.
-pub(crate) trait Configured: fmt::Debug + Send + Sync {
+pub(crate) trait Configured: Any + fmt::Debug + Send + Sync {
     /// The key space at the vendor: origin and secret reference.
     fn account(&self) -> String;
     /// Where the calls go: scheme, host and port. `None` where that is not one place.

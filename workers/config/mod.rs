@@ -40,7 +40,7 @@ pub(crate) use values::{Secrets, Setting, Size, quoted};
 
 use section::Effective;
 pub use section::nearest;
-pub use show::Shown;
+pub use show::{Shown, masked_url};
 use tree::{Origin, Table};
 
 /// What a lease is unless a timeout asks for more.

@@ -87,6 +87,24 @@ impl Setting for Vec<String> {
     }
 }
 
+/// A list of ports; a single number is a list of one.
+impl Setting for Vec<u16> {
+    fn read(node: &Node) -> Result<Self, String> {
+        const FORM: &str = "must be a list of numbers from 0 to 65535, such as [8443]";
+        let port = |node: &Node| node.value.number().and_then(|digits| digits.parse().ok());
+        let ports: Option<Self> = if let Value::Array(items) = &node.value {
+            items.iter().map(port).collect()
+        } else {
+            port(node).map(|port| vec![port])
+        };
+        ports.ok_or_else(|| FORM.to_owned())
+    }
+
+    fn show(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
 /// A table of strings.
 impl Setting for BTreeMap<String, String> {
     fn read(node: &Node) -> Result<Self, String> {

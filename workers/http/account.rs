@@ -12,7 +12,7 @@ use crate::config::Secrets;
 /// `None` where there is no credential, or none that can be read; then nothing is sent either.
 pub(super) fn credential_sha256(http: &Http, secrets: &Secrets) -> Option<[u8; 32]> {
     let (name, value) = send::credential(&http.auth, secrets).ok()??;
-    let origin = http.base.origin().ascii_serialization();
+    let origin = http.base.as_ref().map(|base| base.origin().ascii_serialization()).unwrap_or_default();
     let mut hash = Sha256::new();
     for part in [origin.as_bytes(), name.as_str().as_bytes(), value.as_bytes()] {
         // Each part with its length in front, so that no two credentials share their bytes.

@@ -1,11 +1,13 @@
 //! The `http` kind: an effect is one request, sent once; its answer is read by the contract's rules.
 //!
 //! It follows no redirect, resends nothing, uses no proxy. `config` reads the table, `request` renders (with `template`,
-//! `form`, `json`), `send` makes the exchange and proves how far it got, `classify` reads the answer.
+//! `form`, `json`), `egress` guards URLs that no operator wrote, `send` makes the exchange and proves how far it got,
+//! `classify` reads the answer, `veil` hides our own secrets in it.
 
 mod account;
 mod classify;
 mod config;
+mod egress;
 mod form;
 mod json;
 mod request;
@@ -14,19 +16,36 @@ mod send;
 mod template;
 #[cfg(test)]
 mod tests;
+mod veil;
 
 use std::sync::Arc;
 
 use aftercommit::{
     clock::{Clock, SystemClock},
     downstream::{Attempt, Downstream},
+    effect::Effect,
     outcome::{About, Finding, Outcome, Phase, Response},
 };
-use reqwest::header::{HeaderName, HeaderValue};
+use reqwest::{
+    dns::Resolve,
+    header::{HeaderName, HeaderValue},
+};
+use url::Url;
 
 pub(crate) use config::read;
 
-use self::{classify::classify, config::Http, retry_after::retry_after, send::Failure};
+use self::{
+    classify::classify,
+    config::Http,
+    egress::{Guarded, Refused, Target},
+    retry_after::retry_after,
+    send::Failure,
+    veil::Veil,
+};
+use crate::config::Secrets;
+
+/// The header that carries the secret.
+type Credential = (HeaderName, HeaderValue);
 
 /// What an answer shows, for tests that hold it against a vendor's documentation.
 #[cfg(test)]
@@ -43,20 +62,65 @@ pub(crate) fn read_answer(
 /// An `http` downstream, ready to be called.
 pub(crate) struct HttpDownstream {
     http: Http,
+    /// For `base_url`, which an operator wrote.
     client: reqwest::Client,
-    credential: Option<(HeaderName, HeaderValue)>,
+    /// For whole URLs, which effects bring.
+    guarded: Option<Guarded>,
+    credential: Option<Credential>,
+    veil: Veil,
     clock: Arc<dyn Clock>,
 }
 
 impl HttpDownstream {
-    fn new(http: Http, client: reqwest::Client, credential: Option<(HeaderName, HeaderValue)>) -> Self {
-        Self { http, client, credential, clock: Arc::new(SystemClock) }
+    /// Ready to be called; `names` answers for the names in effects' URLs. The error is (key, problem).
+    fn build(http: &Http, secrets: &Secrets, names: Arc<dyn Resolve>) -> Result<Self, (String, String)> {
+        let fastest = http.calls().map(|call| call.timeout).min().unwrap_or(http.default.timeout);
+        let broken = |problem| ("base_url".to_owned(), problem);
+        let tls = http.base.as_ref().is_some_and(|base| base.scheme() == "https");
+        let client = send::client(tls, fastest, http.concurrency).map_err(broken)?;
+        let guarded = match &http.target {
+            Target::None | Target::Path => None,
+            Target::Url(egress) => {
+                let builder = send::builder(true, fastest, http.concurrency);
+                let guarded = Guarded::build(Arc::clone(egress), builder, names);
+                Some(guarded.map_err(|_error| broken(send::NO_CLIENT.to_owned()))?)
+            }
+        };
+        let credential =
+            send::credential(&http.auth, secrets).map_err(|problem| ("auth".to_owned(), problem))?;
+        let veil = Veil::of(&http.auth, secrets);
+        Ok(Self { http: http.clone(), client, guarded, credential, veil, clock: Arc::new(SystemClock) })
+    }
+
+    /// The client and the credential for an effect's request: a URL of the effect's own passes the guard, and gets the
+    /// credential only where the configuration names its origin.
+    fn way(&self, effect: &Effect, url: &Url) -> Result<(&reqwest::Client, Option<&Credential>), Refused> {
+        match (&self.guarded, &effect.target) {
+            (Some(guarded), Some(_)) => {
+                let trusted = guarded.egress().trusts_with_credentials(url);
+                Ok((guarded.client_for(url)?, self.credential.as_ref().filter(|_credential| trusted)))
+            }
+            (Some(_) | None, _) => Ok((&self.client, self.credential.as_ref())),
+        }
     }
 }
 
 #[async_trait::async_trait]
 impl Downstream for HttpDownstream {
+    fn origin(&self, effect: &Effect) -> Option<Arc<str>> {
+        let (guarded, target) = (self.guarded.as_ref()?, effect.target.as_deref()?);
+        guarded.egress().origin_of(target).map(Into::into)
+    }
+
     async fn deliver(&self, attempt: &Attempt) -> Outcome {
+        let mut outcome = self.send(attempt).await;
+        self.veil.cover(&mut outcome);
+        outcome
+    }
+}
+
+impl HttpDownstream {
+    async fn send(&self, attempt: &Attempt) -> Outcome {
         let deadline = tokio::time::Instant::now() + attempt.timeout;
         let effect = &attempt.effect;
         let Some(call) = self.http.call(effect.operation.as_deref()) else {
@@ -64,23 +128,25 @@ impl Downstream for HttpDownstream {
             let why = format!("the configuration of {} has no operation {name:?}", effect.downstream);
             return Outcome::new(Finding::NotApplied, Phase::Render, why);
         };
+        let unsent = |phase, problem: &dyn std::fmt::Display| {
+            Outcome::new(Finding::Rejected(About::ThisAttempt), phase, format!("not sent: {problem}"))
+        };
         let mut rendered = match request::render(&self.http, call, effect, &attempt.key) {
             Ok(rendered) => rendered,
-            Err(problem) => {
-                return Outcome::new(
-                    Finding::Rejected(About::ThisAttempt),
-                    Phase::Render,
-                    format!("not sent: {problem}"),
-                );
-            }
+            Err(problem) => return unsent(Phase::Render, &problem),
         };
-        send::authenticate(&mut rendered.headers, self.credential.as_ref());
-        let place = self.http.place();
+        let (client, credential) = match self.way(effect, &rendered.url) {
+            Ok(way) => way,
+            Err(refused) => return unsent(Phase::Render, &refused),
+        };
+        send::authenticate(&mut rendered.headers, credential);
+        let place = request::place(&rendered.url);
         if let Err(closed) = attempt.may_begin() {
             return Outcome::new(Finding::NotApplied, Phase::Connect, send::not_begun(closed));
         }
-        match send::exchange(&self.client, rendered, &place, deadline, self.http.max_response).await {
+        match send::exchange(client, rendered, &place, deadline, self.http.max_response).await {
             Ok(answer) => classify(&call.answers, answer, &place, self.clock.wall()),
+            Err(Failure::Refused(refused)) => unsent(Phase::Connect, &refused),
             Err(Failure::NotBegun(why)) => Outcome::new(Finding::NotApplied, Phase::Connect, why),
             Err(Failure::NoAnswer(why)) => Outcome::new(Finding::Unknown, Phase::Send, why),
             Err(Failure::Cut(answer, why)) => Outcome {

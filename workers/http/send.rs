@@ -21,7 +21,7 @@ use reqwest::{
 };
 use tokio::time::{Instant, timeout_at};
 
-use super::{classify::Answer, config::Auth, request::Rendered};
+use super::{classify::Answer, config::Auth, egress::Refused, request::Rendered};
 use crate::config::Secrets;
 
 /// A connection that does not come about in this time will not help an attempt.
@@ -33,10 +33,12 @@ const USER_AGENT: &str = "aftercommit";
 
 /// The client of one downstream: it follows nothing, resends nothing, goes through no proxy, decodes nothing.
 pub(super) fn client(tls: bool, fastest: Duration, concurrency: u32) -> Result<Client, String> {
-    builder(tls, fastest, concurrency).build().map_err(|_error| {
-        "no HTTP client could be built: are the system's root certificates installed?".to_owned()
-    })
+    builder(tls, fastest, concurrency).build().map_err(|_error| NO_CLIENT.to_owned())
 }
+
+/// Why there is no client.
+pub(super) const NO_CLIENT: &str =
+    "no HTTP client could be built: are the system's root certificates installed?";
 
 /// The client's settings; tests speak HTTP/2 without TLS with them.
 pub(super) fn builder(tls: bool, fastest: Duration, concurrency: u32) -> ClientBuilder {
@@ -77,6 +79,8 @@ pub(super) fn credential(
 /// How an exchange ended without a whole answer. The sentences hold no text of the client's: it would hold the URL.
 #[derive(Debug)]
 pub(super) enum Failure {
+    /// The egress guard refused an address: nothing was sent.
+    Refused(Refused),
     /// Certainly nothing was sent.
     NotBegun(String),
     /// Something may have been sent, and no answer came.
@@ -104,7 +108,10 @@ pub(super) async fn exchange(
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
             let begun = !progress.seal();
-            return Err(if !begun {
+            let refused = Refused::behind(&error).filter(|_refused| !begun);
+            return Err(if let Some(refused) = refused {
+                Failure::Refused(refused.clone())
+            } else if !begun {
                 Failure::NotBegun(connect_failure(&error, place))
             } else {
                 Failure::NoAnswer(format!(

@@ -1,6 +1,7 @@
 //! The kind against its contract: rendering vectors, the table of answers, and servers that behave as badly as they can.
 
 mod answers;
+mod egress;
 mod goaway;
 mod hostile;
 mod rendering;
