@@ -8,6 +8,7 @@ use tokio_util::task::TaskTracker;
 use super::{
     Counters, Outages, Serving, Shared, Stop,
     attempt::{self, Holding},
+    figures::Beat,
     lease::Base,
     settle::Settling,
 };
@@ -110,6 +111,7 @@ impl Intake {
         let boot = self.shared.clock.boot();
         let claims = self.ask(wants.clone()).await?;
         let ahead = self.shared.clock.boot() - boot;
+        self.shared.figures.beat(Beat::Claim, boot);
         let claimed = claims.len();
         Counters::add(&self.shared.counters.claimed, claimed);
         let mut hungry: Vec<Arc<str>> = self

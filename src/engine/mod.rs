@@ -7,6 +7,7 @@
 
 mod attempt;
 mod config;
+mod figures;
 mod intake;
 mod late;
 mod lease;
@@ -28,8 +29,11 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::task::TaskTracker;
 
 pub use config::{Config, LEASE_MARGIN, SETTLE_BATCH_MAX, SETTLE_LINGER, SWEEP_INTERVAL, Stop};
+pub use figures::{ATTEMPT_BUCKETS_MS, DownstreamFigures, LAG_BUCKETS_MS, Pulse, Timings};
 
-use self::{intake::Intake, lease::Leases, outage::Outages, renew::Renewals, settle::Settling};
+use self::{
+    figures::Figures, intake::Intake, lease::Leases, outage::Outages, renew::Renewals, settle::Settling,
+};
 use crate::{
     clock::{Boot, Clock},
     contract::KeyRule,
@@ -51,6 +55,8 @@ pub struct Report {
     pub fenced: u64,
     /// Leases that ended, and overdue effects, that were swept.
     pub swept: u64,
+    /// Of these, the leases that ended without an outcome.
+    pub leases_ended: u64,
     /// Downstream code that panicked; each is recorded as an attempt with an unknown outcome.
     pub panics: u64,
     /// *Applied* answers that contradict what a person resolved, or that came for a superseded effect.
@@ -64,6 +70,7 @@ struct Counters {
     settled: AtomicU64,
     fenced: AtomicU64,
     swept: AtomicU64,
+    leases_ended: AtomicU64,
     panics: AtomicU64,
     possible_duplicates: AtomicU64,
 }
@@ -77,6 +84,7 @@ impl Counters {
             settled: read(&self.settled),
             fenced: read(&self.fenced),
             swept: read(&self.swept),
+            leases_ended: read(&self.leases_ended),
             panics: read(&self.panics),
             possible_duplicates: read(&self.possible_duplicates),
         }
@@ -108,6 +116,7 @@ struct Shared {
     slot_freed: Notify,
     leases: Leases,
     counters: Counters,
+    figures: Figures,
     /// The earliest retry that this worker scheduled, in the database's microseconds: the intake looks again then.
     next_due: AtomicI64,
     /// The numbers of the registered terms; written at every (re)connect.
@@ -135,6 +144,7 @@ impl Engine {
     ) -> Result<Self, String> {
         config.validate(&served)?;
         let sweep_from = Mutex::new(clock.boot());
+        let figures = Figures::of(served.iter().map(|served| served.name.clone()));
         let served = served
             .into_iter()
             .map(|served| {
@@ -150,6 +160,7 @@ impl Engine {
             slot_freed: Notify::new(),
             leases: Leases::default(),
             counters: Counters::default(),
+            figures,
             next_due: AtomicI64::new(i64::MAX),
             terms: Mutex::default(),
             sweep_from,
@@ -161,6 +172,16 @@ impl Engine {
     /// What it did so far.
     pub fn report(&self) -> Report {
         self.shared.counters.report()
+    }
+
+    /// What it measured so far, per downstream that it serves.
+    pub fn figures(&self) -> Vec<DownstreamFigures> {
+        self.shared.figures.read()
+    }
+
+    /// When the database last let it work.
+    pub fn pulse(&self) -> Pulse {
+        self.shared.figures.pulse(self.shared.clock.boot())
     }
 
     /// Works until told to stop. A database outage, however long, is waited out.
