@@ -1,9 +1,10 @@
-//! The seam to the database: [`Store`] (the engine's verbs), [`Inspect`] and [`Operate`] (people's), [`connect`].
+//! The seam to the database: [`Store`] (the engine's verbs), [`Inspect`], [`Operate`] and [`Examine`] (people's), [`connect`].
 //!
 //! A folder per database holds statements, nothing else: no loops, no decisions. What differs between databases differs
 //! there and nowhere else; the conformance suite in `tests/store` runs every case on each.
 
 mod claim;
+mod doctor;
 mod page;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -16,7 +17,11 @@ pub use claim::{
     AttemptLog, Claim, Expired, Late, LateAnswer, Next, Overdue, RegisteredTerms, Settled, Settlement, Token,
     Want,
 };
-pub use page::{Audited, Count, DownstreamInfo, Filter, LoggedAttempt, PAGE_MAX, Status, WorkerInfo};
+pub use doctor::{Connections, EngineFacts, Examine, Examined, PostgresFacts, Session, SqliteFacts};
+pub use page::{
+    Audited, Content, Count, DownstreamInfo, Filter, Intent, LoggedAttempt, Look, PAGE_MAX, Status,
+    WorkerInfo,
+};
 
 use crate::{
     clock::Timestamp,
@@ -27,7 +32,7 @@ use crate::{
 };
 
 /// The newest schema this library knows; `migrate` brings a database to it, and a newer one is refused.
-pub const SCHEMA_VERSION: i32 = 5;
+pub const SCHEMA_VERSION: i32 = 6;
 
 /// A worker as it registers itself at every (re)connect.
 #[derive(Clone, Debug)]
@@ -130,8 +135,10 @@ pub trait Store: Send + Sync {
 /// People's view.
 #[async_trait::async_trait]
 pub trait Inspect: Send + Sync {
-    /// One effect.
+    /// One effect. What was answered is left out for a login that may only view.
     async fn effect(&self, id: EffectId) -> Result<Option<Status>, StoreError>;
+    /// What the application asked for with this effect. [`StoreError::is_forbidden`] for a login that may only view.
+    async fn intent(&self, id: EffectId, look: Look) -> Result<Option<Intent>, StoreError>;
     /// A page of effects, newest first.
     async fn effects(&self, filter: &Filter) -> Result<Vec<Status>, StoreError>;
     /// The attempts of an effect, oldest first.
@@ -172,9 +179,9 @@ pub trait Operate: Send + Sync {
 }
 
 /// A database, whichever it is.
-pub trait Database: Store + Inspect + Operate {}
+pub trait Database: Store + Inspect + Operate + Examine {}
 
-impl<T: Store + Inspect + Operate> Database for T {}
+impl<T: Store + Inspect + Operate + Examine> Database for T {}
 
 /// How to connect.
 #[derive(Clone, Debug)]

@@ -69,6 +69,43 @@ pub struct Status {
     pub token: i64,
 }
 
+/// What the application asked for, besides what [`Status`] shows. Who may only view is refused it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Intent {
+    /// Path, routing key, subject or stream within the downstream.
+    pub target: Option<String>,
+    /// The body's type.
+    pub content_type: Option<String>,
+    /// Not begun after this.
+    pub expires_at: Option<Timestamp>,
+    /// How many bytes are to be sent; `None` when there is no content.
+    pub bytes: Option<u64>,
+    /// What is to be sent.
+    pub content: Content,
+}
+
+/// What an effect carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Nothing.
+    None,
+    /// Nothing any more: retention, or a person, dropped it.
+    Dropped,
+    /// A JSON text; the text when the whole was asked for.
+    Json(Option<String>),
+    /// Bytes; they themselves when the whole was asked for.
+    Bytes(Option<Vec<u8>>),
+}
+
+/// How much of an effect's content is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Whether there is some, and how long it is.
+    Size,
+    /// All of it.
+    Whole,
+}
+
 /// An attempt as `attempt_log` shows it.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct LoggedAttempt {

@@ -5,12 +5,14 @@
 //! more runs in a `Tx`, which closes its connection when it is dropped in the middle.
 //!
 //! One file per concern: `migrate` · `enqueue` (the caller's transaction) · `claim` and `scan` (its watermarks) · `settle` · `sweep` (leases
-//! that ended, overdue effects) · `late` · `register` (workers and terms) · `inspect` · `operate` · `wake`
+//! that ended, overdue effects) · `late` · `register` (workers and terms) · `inspect` · `operate` · `doctor` · `wake`
 //! (LISTEN) · `row`.
 
 mod claim;
+mod doctor;
 mod enqueue;
 mod inspect;
+mod intent;
 mod late;
 mod migrate;
 mod operate;
@@ -37,9 +39,9 @@ use crate::{
     effect::EffectId,
     error::StoreError,
     store::{
-        Acted, Audited, Claim, Count, Database, DownstreamInfo, Expired, Filter, Inspect, Late, LateAnswer,
-        LoggedAttempt, Operate, Options, Overdue, RegisteredTerms, Registration, Settled, Settlement, Status,
-        Store, TermsIds, Token, Want, WorkerInfo,
+        Acted, Audited, Claim, Count, Database, DownstreamInfo, Expired, Filter, Inspect, Intent, Late,
+        LateAnswer, LoggedAttempt, Look, Operate, Options, Overdue, RegisteredTerms, Registration, Settled,
+        Settlement, Status, Store, TermsIds, Token, Want, WorkerInfo,
     },
     verb::{Actor, Seen, Verb},
 };
@@ -82,6 +84,8 @@ pub struct PgStore {
     /// one is busy. Taken out while in use, so that a future dropped in the middle does not leave a broken one behind.
     renewing: Mutex<Option<PgConnection>>,
     wake: wake::Wake,
+    /// Whether this login may read what was answered; asked once.
+    answers: tokio::sync::OnceCell<bool>,
     /// Where the next look for claimed rows without a claim begins.
     orphans_from: std::sync::atomic::AtomicI64,
 }
@@ -113,6 +117,7 @@ pub(crate) async fn connect(url: &str, options: &Options) -> Result<Arc<dyn Data
     Ok(Arc::new(PgStore {
         pool,
         wake: wake::Wake::start(connect_options.clone()),
+        answers: tokio::sync::OnceCell::new(),
         orphans_from: std::sync::atomic::AtomicI64::new(0),
         options: connect_options,
         claims: claim::Watermarks::default(),
@@ -267,6 +272,10 @@ impl Store for PgStore {
 impl Inspect for PgStore {
     async fn effect(&self, id: EffectId) -> Result<Option<Status>, StoreError> {
         self.one_effect(id).await
+    }
+
+    async fn intent(&self, id: EffectId, look: Look) -> Result<Option<Intent>, StoreError> {
+        self.intent_of(id, look).await
     }
 
     async fn effects(&self, filter: &Filter) -> Result<Vec<Status>, StoreError> {

@@ -4,7 +4,7 @@ use serde_json::value::RawValue;
 use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
-    SqliteStore,
+    SqliteStore, intent,
     row::{Fields, QUEUE_STATE},
 };
 use crate::{
@@ -14,7 +14,10 @@ use crate::{
     error::StoreError,
     outcome::Verdict,
     state::State,
-    store::{Audited, Count, DownstreamInfo, Filter, Inspect, LoggedAttempt, PAGE_MAX, Status, WorkerInfo},
+    store::{
+        Audited, Count, DownstreamInfo, Filter, Inspect, Intent, LoggedAttempt, Look, PAGE_MAX, Status,
+        WorkerInfo,
+    },
 };
 
 /// A worker is live if it reported within this many microseconds.
@@ -40,6 +43,10 @@ const NAMES: &str = "WITH RECURSIVE names (name) AS (SELECT min(downstream) FROM
 impl Inspect for SqliteStore {
     async fn effect(&self, id: EffectId) -> Result<Option<Status>, StoreError> {
         effect(&mut *self.reader("reading an effect").await?, id).await
+    }
+
+    async fn intent(&self, id: EffectId, look: Look) -> Result<Option<Intent>, StoreError> {
+        intent::intent(&mut *self.reader("reading an effect").await?, id, look).await
     }
 
     async fn effects(&self, filter: &Filter) -> Result<Vec<Status>, StoreError> {

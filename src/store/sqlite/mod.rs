@@ -9,8 +9,10 @@
 //! is left inside a transaction.
 
 mod claim;
+mod doctor;
 mod enqueue;
 mod inspect;
+mod intent;
 mod late;
 mod migrate;
 mod operate;
