@@ -145,7 +145,7 @@ pub struct Count {
 }
 
 /// A downstream as registered.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct DownstreamInfo {
     /// Its name.
     pub name: String,

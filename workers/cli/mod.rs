@@ -17,6 +17,7 @@ mod migrate;
 mod output;
 mod parse;
 mod profiles;
+mod serve;
 mod table;
 mod times;
 mod work;
