@@ -29,14 +29,7 @@ li > * { overflow-wrap: anywhere; }
 
 /// Downstreams whose effects wait and that no live worker serves, each in a sentence.
 pub(crate) fn unserved(downstreams: &[DownstreamInfo], now: Timestamp) -> Vec<String> {
-    let waits = |info: &&DownstreamInfo| info.workers == 0 && info.pending + info.in_flight > 0;
-    let sentence = |info: &DownstreamInfo| {
-        let oldest = info.oldest_due_at.map_or_else(String::new, |due| {
-            format!("; the oldest has been due for {} s", now.since(due).as_secs())
-        });
-        format!("No live worker serves {}: {} pending{oldest}.", info.name, info.pending + info.in_flight)
-    };
-    downstreams.iter().filter(waits).map(sentence).collect()
+    downstreams.iter().filter_map(|info| info.unserved(now)).collect()
 }
 
 /// The list of effects, below what nobody serves.

@@ -174,6 +174,12 @@ impl Engine {
         self.shared.counters.report()
     }
 
+    /// Connections that a worker opens at most with a pool of this size: the one that renews leases and the one that listens
+    /// stand beside it.
+    pub const fn connections(pool: u32) -> u32 {
+        pool.saturating_add(2)
+    }
+
     /// What it measured so far, per downstream that it serves.
     pub fn figures(&self) -> Vec<DownstreamFigures> {
         self.shared.figures.read()

@@ -167,6 +167,23 @@ pub struct DownstreamInfo {
     pub oldest_due_at: Option<Timestamp>,
 }
 
+impl DownstreamInfo {
+    /// Where effects wait and no live worker serves them: that, how many, and for how long, as a sentence without its end.
+    pub fn unserved(&self, now: Timestamp) -> Option<String> {
+        let waiting = self.pending + self.in_flight;
+        if self.workers > 0 || waiting == 0 {
+            return None;
+        }
+        let oldest = match self.oldest_due_at.map(|due| now.since(due).as_secs()) {
+            None => String::new(),
+            Some(seconds @ 0..=119) => format!(", the oldest due for {seconds} s"),
+            Some(seconds @ 120..=7_199) => format!(", the oldest due for {} min", seconds / 60),
+            Some(seconds) => format!(", the oldest due for {} h", seconds / 3_600),
+        };
+        Some(format!("no live worker for downstream {}: {waiting} pending{oldest}", self.name))
+    }
+}
+
 /// A worker as it last reported.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct WorkerInfo {

@@ -4,7 +4,9 @@ use aftercommit::effect::EffectId;
 use clap::{Args, Subcommand};
 
 use super::{
-    Context, Exit, Grid, data,
+    Context, Exit, Grid,
+    clean::clean,
+    data,
     effects::absent,
     json::{self, AuditJson, DownstreamJson, WorkerJson},
     parse, table, talk,
@@ -78,6 +80,9 @@ pub(super) async fn downstreams(context: &Context, command: &DownstreamsCommand)
         contracts.row(vec![table::cell(&info.name), table::cell(contract)]);
     }
     data(format!("\n{contracts}"))?;
+    for unserved in all.iter().filter_map(|info| info.unserved(now)) {
+        talk!("Warning: {}.", clean(&unserved));
+    }
     Ok(Exit::Ok)
 }
 

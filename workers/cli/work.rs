@@ -22,7 +22,6 @@ use super::{
     exit::{exit_of, sentence},
     fail, json,
     serve::Served,
-    talk,
 };
 
 #[derive(Debug, Args)]
@@ -80,7 +79,7 @@ pub(super) async fn run(context: &Context, args: &WorkArgs) -> anyhow::Result<Ex
     endpoints.operations().watch(store, Some((Arc::clone(&engine), stop.clone())));
     let report = run_engine(engine, args, &stop, &mut signals).await?;
     let Some(report) = report else {
-        talk!("aftercommit: stopped at once; open calls are left to the next worker's sweep.");
+        tracing::warn!("stopped at once; open calls are left to the next worker's sweep");
         return Ok(Exit::Failure);
     };
     tracing::info!(

@@ -11,7 +11,11 @@ use aftercommit::{
 use clap::{Args, ValueEnum};
 use serde_json::value::RawValue;
 
-use super::{follow::STORED, show::absent};
+use super::{
+    bulk::{self, Asked, Many},
+    follow::STORED,
+    show::absent,
+};
 use crate::cli::{
     Context, Exit,
     clean::{clean, clean_lines},
@@ -27,11 +31,16 @@ use crate::cli::{
 #[derive(Debug, Args)]
 pub(crate) struct Target {
     /// The effects' numbers
-    #[arg(required = true, value_name = "ID", value_parser = parse::effect_id)]
+    #[arg(required_unless_present = "all", value_name = "ID", value_parser = parse::effect_id)]
     ids: Vec<EffectId>,
+    #[command(flatten)]
+    many: Many,
     /// Why, for the audit
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
 }
 
 impl Target {
@@ -54,7 +63,8 @@ them exists, else 4 (the state forbids it).
 
 Examples:
   aftercommit effects retry 17
-  aftercommit effects retry 17 18 --reason 'the API key is valid again'")]
+  aftercommit effects retry 17 18 --reason 'the API key is valid again'
+  aftercommit effects retry --all --state failed --downstream mail --dry-run")]
 pub(crate) struct RetryArgs {
     #[command(flatten)]
     target: Target,
@@ -70,13 +80,11 @@ them exists, else 4 (the state forbids it).
 
 Examples:
   aftercommit effects resend 17 --reason 'asked the bank, they saw nothing'
-  aftercommit effects resend 17 --reason 'a second mail does no harm' --yes")]
+  aftercommit effects resend 17 --reason 'a second mail does no harm' --yes
+  aftercommit effects resend --all --state in_doubt --downstream mail")]
 pub(crate) struct ResendArgs {
     #[command(flatten)]
     target: Target,
-    /// Do not ask
-    #[arg(long)]
-    yes: bool,
 }
 
 #[derive(Debug, Args)]
@@ -86,7 +94,8 @@ them exists, else 4 (the state forbids it).
 
 Examples:
   aftercommit effects cancel 17
-  aftercommit effects cancel 17 --reason 'the order was withdrawn'")]
+  aftercommit effects cancel 17 --reason 'the order was withdrawn'
+  aftercommit effects cancel --all --state retrying --older-than 2d --yes")]
 pub(crate) struct CancelArgs {
     #[command(flatten)]
     target: Target,
@@ -104,11 +113,18 @@ Examples:
   aftercommit effects resolve 17 --as applied --reason 'charge ch_19 is there'
   aftercommit effects resolve 17 --as applied --reason 'it is there' \\
       --response '{\"id\":\"ch_19\"}'
-  aftercommit effects resolve 17 --as not-applied --reason 'no such charge'")]
+  aftercommit effects resolve 17 --as not-applied --reason 'no such charge'
+  aftercommit effects resolve --all --state in_doubt --downstream mail \\
+      --as not-applied --reason 'the relay shows none of them'")]
 pub(crate) struct ResolveArgs {
     /// The effects' numbers
-    #[arg(required = true, value_name = "ID", value_parser = parse::effect_id)]
+    #[arg(required_unless_present = "all", value_name = "ID", value_parser = parse::effect_id)]
     ids: Vec<EffectId>,
+    #[command(flatten)]
+    many: Many,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
     /// Why, for the audit: how you found out
     #[arg(long, value_name = "TEXT")]
     reason: String,
@@ -139,10 +155,15 @@ pub(super) async fn cancel(context: &Context, args: &CancelArgs) -> anyhow::Resu
 
 /// `effects resolve`.
 pub(super) async fn resolve(context: &Context, args: &ResolveArgs) -> anyhow::Result<Exit> {
-    let target = Target { ids: args.ids.clone(), reason: Some(args.reason.clone()) };
+    let target = Target {
+        ids: args.ids.clone(),
+        many: args.many.clone(),
+        reason: Some(args.reason.clone()),
+        yes: args.yes,
+    };
     let response = args.response.as_deref().map(|given| parse::text("--response", given)).transpose()?;
     if let Some(response) = &response {
-        if args.verdict == Found::NotApplied || target.ids().len() > 1 {
+        if args.verdict == Found::NotApplied || target.many.all || target.ids().len() > 1 {
             return Err(fail(Exit::Usage, "--response goes with one effect and --as applied"));
         }
         serde_json::from_str::<&RawValue>(response)
@@ -158,6 +179,9 @@ pub(super) async fn resolve(context: &Context, args: &ResolveArgs) -> anyhow::Re
 /// `effects resend`: says what it will do to the outside world, and asks.
 pub(super) async fn resend(context: &Context, args: &ResendArgs) -> anyhow::Result<Exit> {
     reason_or_fail(&Verb::Resend, &args.target)?;
+    if args.target.many.all {
+        return all(context, &Verb::Resend, &args.target).await;
+    }
     let store = context.open().await?;
     let mut done = Tally::default();
     for id in args.target.ids() {
@@ -167,14 +191,14 @@ pub(super) async fn resend(context: &Context, args: &ResendArgs) -> anyhow::Resu
             if effect.state != State::InDoubt {
                 return one(context, store.as_ref(), effect, &Verb::Resend, &args.target).await;
             }
-            if !args.yes && !can_ask() {
+            if !args.target.yes && !can_ask() {
                 return Err(fail(
                     Exit::Usage,
                     "a resend may apply the effect twice and is confirmed on a terminal: add --yes to confirm it here",
                 ));
             }
             talk!("{}", outside(&effect));
-            if !args.yes && ask(&format!("Type `resend {id}` to go on:"))? != format!("resend {id}") {
+            if !args.target.yes && ask(&format!("Type `resend {id}` to go on:"))? != format!("resend {id}") {
                 return Err(fail(Exit::Failure, "it was not resent: the words differ"));
             }
             one(context, store.as_ref(), effect, &Verb::Resend, &args.target).await
@@ -198,6 +222,9 @@ fn outside(effect: &Status) -> String {
 
 async fn act(context: &Context, target: &Target, verb: &Verb) -> anyhow::Result<Exit> {
     reason_or_fail(verb, target)?;
+    if target.many.all {
+        return all(context, verb, target).await;
+    }
     let store = context.open().await?;
     let mut done = Tally::default();
     for id in target.ids() {
@@ -208,6 +235,11 @@ async fn act(context: &Context, target: &Target, verb: &Verb) -> anyhow::Result<
         done.count(id, result)?;
     }
     done.exit()
+}
+
+async fn all(context: &Context, verb: &Verb, target: &Target) -> anyhow::Result<Exit> {
+    let actor = Actor { who: who(), reason: target.reason.clone() };
+    bulk::run(context, verb, &target.many, actor, Asked::flag(target.yes)).await
 }
 
 fn reason_or_fail(verb: &Verb, target: &Target) -> anyhow::Result<()> {
@@ -335,7 +367,8 @@ mod tests {
     #[test]
     fn an_effect_that_is_named_twice_is_handled_once() {
         let id = EffectId::new;
-        let target = Target { ids: vec![id(7), id(3), id(7)], reason: None };
+        let ids = vec![id(7), id(3), id(7)];
+        let target = Target { ids, many: Many::default(), reason: None, yes: false };
         assert_eq!(target.ids(), [id(7), id(3)]);
     }
 
