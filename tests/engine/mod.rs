@@ -5,6 +5,7 @@ mod crashes;
 mod delivery;
 mod doubt;
 mod faulty;
+mod figures;
 mod leases;
 mod outages;
 mod shutdown;

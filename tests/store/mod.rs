@@ -7,6 +7,7 @@ mod answers;
 mod claims;
 mod clocks;
 mod contention;
+mod doctor;
 mod durability;
 mod encoding;
 mod enqueue;
