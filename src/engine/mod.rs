@@ -13,6 +13,7 @@ mod late;
 mod lease;
 mod outage;
 mod renew;
+mod report;
 mod settle;
 mod sweep;
 
@@ -20,7 +21,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicI64, Ordering},
     },
     time::Duration,
 };
@@ -30,6 +31,7 @@ use tokio_util::task::TaskTracker;
 
 pub use config::{Config, LEASE_MARGIN, SETTLE_BATCH_MAX, SETTLE_LINGER, SWEEP_INTERVAL, Stop};
 pub use figures::{ATTEMPT_BUCKETS_MS, DownstreamFigures, LAG_BUCKETS_MS, Pulse, Timings};
+pub use report::Report;
 
 use self::{
     figures::Figures, intake::Intake, lease::Leases, outage::Outages, renew::Renewals, settle::Settling,
@@ -41,59 +43,6 @@ use crate::{
     error::StoreError,
     store::{RegisteredDownstream, RegisteredTerms, Registration, Store},
 };
-
-/// What a worker did since it started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Report {
-    /// Effects claimed.
-    pub claimed: u64,
-    /// Attempts made.
-    pub attempted: u64,
-    /// Settles written.
-    pub settled: u64,
-    /// Settles refused because the lease was lost.
-    pub fenced: u64,
-    /// Leases that ended, and overdue effects, that were swept.
-    pub swept: u64,
-    /// Of these, the leases that ended without an outcome.
-    pub leases_ended: u64,
-    /// Downstream code that panicked; each is recorded as an attempt with an unknown outcome.
-    pub panics: u64,
-    /// *Applied* answers that contradict what a person resolved, or that came for a superseded effect.
-    pub possible_duplicates: u64,
-}
-
-#[derive(Debug, Default)]
-struct Counters {
-    claimed: AtomicU64,
-    attempted: AtomicU64,
-    settled: AtomicU64,
-    fenced: AtomicU64,
-    swept: AtomicU64,
-    leases_ended: AtomicU64,
-    panics: AtomicU64,
-    possible_duplicates: AtomicU64,
-}
-
-impl Counters {
-    fn report(&self) -> Report {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Report {
-            claimed: read(&self.claimed),
-            attempted: read(&self.attempted),
-            settled: read(&self.settled),
-            fenced: read(&self.fenced),
-            swept: read(&self.swept),
-            leases_ended: read(&self.leases_ended),
-            panics: read(&self.panics),
-            possible_duplicates: read(&self.possible_duplicates),
-        }
-    }
-
-    fn add(counter: &AtomicU64, n: usize) {
-        counter.fetch_add(u64::try_from(n).unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-}
 
 /// A served downstream and its free slots. Only the intake takes slots; attempts give them back.
 struct Serving {

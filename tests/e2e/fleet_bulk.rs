@@ -103,7 +103,7 @@ async fn what_a_filter_leaves_out_is_left_alone(db: &TestDatabase) {
         assert!(status.code() == Some(2) && err.contains(says), "{words}: {err}");
     }
     let (status, _, err) =
-        run(&mut effects(db, "retry --all --state failed --downstream pya --yes"), SOON).await;
+        run(&mut effects(db, "retry --all --state failed --downstream payy --yes"), SOON).await;
     assert!(status.code() == Some(3) && err.contains("did you mean pay"), "{err}");
 }
 

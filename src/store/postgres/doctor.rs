@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use sqlx::{PgConnection, postgres::PgRow};
+use sqlx::postgres::PgRow;
 
-use super::{PgStore, row};
+use super::{PgStore, row, statement::sql};
 use crate::{
     error::StoreError,
     store::{Connections, EngineFacts, Examine, Examined, PostgresFacts, Session},
@@ -67,30 +67,24 @@ const PAYLOAD_LIMIT: &str = "SELECT value FROM aftercommit.meta WHERE key = 'pay
 #[async_trait::async_trait]
 impl Examine for PgStore {
     async fn examine(&self) -> Result<Examined, StoreError> {
-        let mut connection = self.pool.acquire().await.map_err(StoreError::during(DOING))?;
-        let connection = &mut *connection;
-        let server = one(connection, SERVER).await?;
-        let orphans = one(connection, ORPHANS).await?;
-        let limit: Option<String> = sqlx::query_scalar(PAYLOAD_LIMIT)
-            .fetch_optional(&mut *connection)
-            .await
-            .map_err(StoreError::during(DOING))?;
+        let server = self.asked(SERVER).await?;
+        let orphans = self.asked(ORPHANS).await?;
+        let limit = self.optional(sql(PAYLOAD_LIMIT)).await.map_err(StoreError::during(DOING))?;
+        let limit = limit.as_ref().map(|row| row::get::<String>(row, "value")).transpose()?;
         Ok(Examined {
             server: format!("PostgreSQL {}", row::get::<String>(&server, "version")?),
-            broken_triggers: names(connection, TRIGGERS).await?,
+            broken_triggers: self.names(TRIGGERS).await?,
             orphans: row::sum(&orphans, "orphans")?,
             orphans_among: row::sum(&orphans, "looked")?,
-            unswept_claims: row::sum(&one(connection, UNSWEPT).await?, "count")?,
-            write_backs: names(connection, WRITE_BACKS).await?,
+            unswept_claims: row::sum(&self.asked(UNSWEPT).await?, "count")?,
+            write_backs: self.names(WRITE_BACKS).await?,
             payload_limit: limit.and_then(|text| text.parse().ok()),
-            engine: EngineFacts::Postgres(Box::new(server_facts(connection, &server).await?)),
+            engine: EngineFacts::Postgres(Box::new(self.server_facts(&server).await?)),
         })
     }
 
     fn connections(&self) -> Connections {
-        let open = self.pool.size();
-        let idle = u32::try_from(self.pool.num_idle()).unwrap_or(open).min(open);
-        Connections { idle, used: open - idle, max: self.pool.options().get_max_connections() }
+        self.pool.connections()
     }
 
     fn listener_age(&self) -> Option<Duration> {
@@ -98,30 +92,41 @@ impl Examine for PgStore {
     }
 }
 
-async fn server_facts(connection: &mut PgConnection, server: &PgRow) -> Result<PostgresFacts, StoreError> {
-    let idle = sqlx::query(IDLE).fetch_all(&mut *connection).await.map_err(StoreError::during(DOING))?;
-    let horizon =
-        sqlx::query(HORIZON).fetch_optional(&mut *connection).await.map_err(StoreError::during(DOING))?;
-    let (horizon_age, horizon_holder) = match &horizon {
-        Some(row) => (row::get::<i64>(row, "age")?, row::get(row, "holder")?),
-        None => (0, String::new()),
-    };
-    Ok(PostgresFacts {
-        encoding: row::get(server, "encoding")?,
-        fsync: row::get(server, "fsync")?,
-        full_page_writes: row::get(server, "full_page_writes")?,
-        synchronous_commit: row::get(server, "synchronous_commit")?,
-        standby: row::get(server, "standby")?,
-        connections_max: row::count(server, "connections_max")?,
-        connections_used: row::count(server, "connections_used")?,
-        missing_roles: names(connection, ROLES).await?,
-        login: row::get(server, "login")?,
-        superuser: row::get(server, "superuser")?,
-        sees_sessions: row::get(server, "sees_sessions")?,
-        idle_in_transaction: idle.iter().map(session).collect::<Result<_, _>>()?,
-        horizon_age: u64::try_from(horizon_age).unwrap_or(0),
-        horizon_holder,
-    })
+impl PgStore {
+    async fn server_facts(&self, server: &PgRow) -> Result<PostgresFacts, StoreError> {
+        let idle = self.all(sql(IDLE)).await.map_err(StoreError::during(DOING))?;
+        let horizon = self.optional(sql(HORIZON)).await.map_err(StoreError::during(DOING))?;
+        let (horizon_age, horizon_holder) = match &horizon {
+            Some(row) => (row::get::<i64>(row, "age")?, row::get(row, "holder")?),
+            None => (0, String::new()),
+        };
+        Ok(PostgresFacts {
+            encoding: row::get(server, "encoding")?,
+            fsync: row::get(server, "fsync")?,
+            full_page_writes: row::get(server, "full_page_writes")?,
+            synchronous_commit: row::get(server, "synchronous_commit")?,
+            standby: row::get(server, "standby")?,
+            connections_max: row::count(server, "connections_max")?,
+            connections_used: row::count(server, "connections_used")?,
+            missing_roles: self.names(ROLES).await?,
+            login: row::get(server, "login")?,
+            superuser: row::get(server, "superuser")?,
+            sees_sessions: row::get(server, "sees_sessions")?,
+            idle_in_transaction: idle.iter().map(session).collect::<Result<_, _>>()?,
+            horizon_age: u64::try_from(horizon_age).unwrap_or(0),
+            horizon_holder,
+        })
+    }
+
+    async fn asked(&self, text: &'static str) -> Result<PgRow, StoreError> {
+        self.one(sql(text)).await.map_err(StoreError::during(DOING))
+    }
+
+    /// The column `name` of every row.
+    async fn names(&self, text: &'static str) -> Result<Vec<String>, StoreError> {
+        let rows = self.all(sql(text)).await.map_err(StoreError::during(DOING))?;
+        rows.iter().map(|row| row::get(row, "name")).collect()
+    }
 }
 
 fn session(row: &PgRow) -> Result<Session, StoreError> {
@@ -131,12 +136,4 @@ fn session(row: &PgRow) -> Result<Session, StoreError> {
         who: row::get(row, "who")?,
         open: Duration::from_millis(u64::try_from(open).unwrap_or(0)),
     })
-}
-
-async fn one(connection: &mut PgConnection, sql: &'static str) -> Result<PgRow, StoreError> {
-    sqlx::query(sql).fetch_one(connection).await.map_err(StoreError::during(DOING))
-}
-
-async fn names(connection: &mut PgConnection, sql: &'static str) -> Result<Vec<String>, StoreError> {
-    sqlx::query_scalar(sql).fetch_all(connection).await.map_err(StoreError::during(DOING))
 }

@@ -1,6 +1,6 @@
 //! What an effect carries, for those who may read it; and who may read what was answered.
 
-use super::{PgStore, row};
+use super::{PgStore, row, statement::sql};
 use crate::{
     effect::EffectId,
     error::StoreError,
@@ -19,12 +19,8 @@ const ANSWERS: &str = "SELECT has_column_privilege('aftercommit.status_of_all', 
 
 impl PgStore {
     pub(super) async fn intent_of(&self, id: EffectId, look: Look) -> Result<Option<Intent>, StoreError> {
-        let row = sqlx::query(INTENT)
-            .bind(id.get())
-            .bind(look == Look::Whole)
-            .fetch_optional(&self.pool)
-            .await
-            .map_err(StoreError::during(DOING))?;
+        let row = self.optional(sql(INTENT).bind(id.get()).bind(look == Look::Whole)).await;
+        let row = row.map_err(StoreError::during(DOING))?;
         let Some(row) = row else { return Ok(None) };
         let bytes: Option<i64> = row::get(&row, "bytes")?;
         let content = match (bytes, row::get(&row, "json")?, row::get(&row, "dropped")?) {
@@ -45,7 +41,7 @@ impl PgStore {
     /// Whether this login may read what was answered. `aftercommit_viewer` may not, and a statement that names the column is
     /// refused whole.
     pub(super) async fn reads_answers(&self) -> Result<bool, StoreError> {
-        let ask = async || sqlx::query_scalar(ANSWERS).fetch_one(&self.pool).await;
+        let ask = || self.scalar(sql(ANSWERS));
         self.answers
             .get_or_try_init(ask)
             .await

@@ -1,8 +1,9 @@
 //! `aftercommit doctor`: looks at configuration, database and fleet, and says of each thing whether it is well, and what to
-//! do where it is not. It changes nothing. This file looks; [`judge`] says what it means.
+//! do where it is not. It changes nothing. This file looks; [`judge`], [`server`] and [`file`] say what it means.
 
 mod file;
 mod judge;
+mod server;
 
 use std::sync::Arc;
 
@@ -78,7 +79,10 @@ pub(super) async fn run(context: &Context, _args: &DoctorArgs) -> anyhow::Result
     let mut findings = Vec::new();
     let settings = configuration(context, &mut findings);
     match context.database_url() {
-        Ok(url) => database(&url, settings.as_ref(), &mut findings).await,
+        Ok(url) => {
+            let options = settings.as_ref().map(Settings::options).unwrap_or_default();
+            database(&url, &options, &mut findings).await;
+        }
         // A configuration that is wrong was told already; there is then no URL in it.
         Err(_) if findings.iter().any(|finding| finding.level == Level::Fail) => {}
         Err(problem) => findings.push(Finding::fail(
@@ -150,13 +154,11 @@ fn configuration(context: &Context, findings: &mut Vec<Finding>) -> Option<Setti
 }
 
 /// The database, and what it knows of the fleet.
-async fn database(url: &str, settings: Option<&Settings>, findings: &mut Vec<Finding>) {
+async fn database(url: &str, options: &Options, findings: &mut Vec<Finding>) {
     const CHECK: &str = "database";
     let shown = without_password(url);
-    let environment = settings.map(|settings| settings.environment.clone());
     findings.extend(file::judge(url));
-    let options = Options { environment: environment.clone(), ..Options::default() };
-    let store = match open(url, &options).await {
+    let store = match open(url, options).await {
         Ok(store) => store,
         Err(problem) => {
             let remedy = "until then nothing else can be looked at";
@@ -164,7 +166,7 @@ async fn database(url: &str, settings: Option<&Settings>, findings: &mut Vec<Fin
             return;
         }
     };
-    let of = environment.map_or_else(String::new, |name| format!(", environment {name}"));
+    let of = options.environment.as_ref().map_or_else(String::new, |name| format!(", environment {name}"));
     findings.push(Finding::ok(CHECK, format!("{shown} answers; schema version {SCHEMA_VERSION}{of}")));
     if let Err(problem) = look(store, findings).await {
         let remedy = "repeat it; let a login with the role aftercommit_operator or aftercommit_viewer look";
@@ -180,7 +182,7 @@ async fn look(store: Arc<dyn Database>, findings: &mut Vec<Finding>) -> anyhow::
     let here = SystemClock.wall();
     let there = store.now().await?;
     let clocks = Clocks { here, there, took: SystemClock.boot() - before };
-    findings.extend(judge::engine(&examined, &workers, Engine::connections(store.connections().max)));
+    findings.extend(server::judge(&examined, &workers, Engine::connections(store.connections().max)));
     findings.extend(judge::schema(&examined));
     findings.push(judge::clock(&clocks));
     findings.extend(judge::fleet(&workers, env!("CARGO_PKG_VERSION")));
