@@ -34,7 +34,8 @@ pub use figures::{ATTEMPT_BUCKETS_MS, DownstreamFigures, LAG_BUCKETS_MS, Pulse, 
 pub use report::Report;
 
 use self::{
-    figures::Figures, intake::Intake, lease::Leases, outage::Outages, renew::Renewals, settle::Settling,
+    figures::Figures, intake::Intake, lease::Leases, outage::Outages, renew::Renewals, report::Counters,
+    settle::Settling,
 };
 use crate::{
     clock::{Boot, Clock},
