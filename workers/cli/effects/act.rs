@@ -14,13 +14,14 @@ use serde_json::value::RawValue;
 use super::{
     bulk::{self, Asked, Many},
     follow::STORED,
+    several::Tally,
     show::absent,
 };
 use crate::cli::{
     Context, Exit,
-    clean::{clean, clean_lines},
+    clean::clean,
     data,
-    exit::{exit_of, fail, sentence},
+    exit::fail,
     json::{self, EffectJson},
     output::{ask, can_ask},
     parse, talk,
@@ -319,47 +320,6 @@ fn who() -> String {
         .unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()))
 }
 
-/// What became of several effects.
-#[derive(Default)]
-struct Tally {
-    done: usize,
-    problems: Vec<anyhow::Error>,
-}
-
-impl Tally {
-    /// Counts one; a database that does not answer ends everything.
-    fn count(&mut self, id: EffectId, result: anyhow::Result<()>) -> anyhow::Result<()> {
-        match result {
-            Ok(()) => self.done += 1,
-            Err(problem) => match exit_of(&problem) {
-                Exit::NotFound | Exit::Forbidden => self.problems.push(problem),
-                Exit::Ok | Exit::Failure | Exit::Usage | Exit::Partly | Exit::Unreachable => {
-                    return Err(problem.context(format!("effect {id}")));
-                }
-            },
-        }
-        Ok(())
-    }
-
-    fn exit(mut self) -> anyhow::Result<Exit> {
-        match self.problems.len() {
-            0 => Ok(Exit::Ok),
-            1 if self.done == 0 => Err(self.problems.remove(0)),
-            failed => {
-                for problem in &self.problems {
-                    talk!("aftercommit: {}", clean_lines(&sentence(problem)));
-                }
-                talk!("{} of {} done.", self.done, self.done + failed);
-                if self.done > 0 {
-                    return Ok(Exit::Partly);
-                }
-                let all_absent = self.problems.iter().all(|problem| exit_of(problem) == Exit::NotFound);
-                Ok(if all_absent { Exit::NotFound } else { Exit::Forbidden })
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -370,29 +330,5 @@ mod tests {
         let ids = vec![id(7), id(3), id(7)];
         let target = Target { ids, many: Many::default(), reason: None, yes: false };
         assert_eq!(target.ids(), [id(7), id(3)]);
-    }
-
-    fn tally(results: Vec<anyhow::Result<()>>) -> anyhow::Result<Exit> {
-        let mut tally = Tally::default();
-        for (id, result) in results.into_iter().enumerate() {
-            tally.count(EffectId::new(i64::try_from(id).unwrap()), result)?;
-        }
-        tally.exit()
-    }
-
-    #[test]
-    fn several_effects_end_in_one_exit_code() {
-        let refused = || Err(fail(Exit::Forbidden, "no"));
-        assert_eq!(tally(vec![Ok(()), Ok(())]).unwrap(), Exit::Ok);
-        assert_eq!(tally(vec![Ok(()), refused()]).unwrap(), Exit::Partly);
-        assert_eq!(tally(vec![refused(), refused()]).unwrap(), Exit::Forbidden);
-        let absent = || Err(fail(Exit::NotFound, "gone"));
-        assert_eq!(tally(vec![absent(), absent()]).unwrap(), Exit::NotFound);
-        assert_eq!(tally(vec![absent(), refused()]).unwrap(), Exit::Forbidden);
-        assert_eq!(exit_of(&tally(vec![refused()]).unwrap_err()), Exit::Forbidden);
-        assert_eq!(
-            exit_of(&tally(vec![Err(fail(Exit::Unreachable, "gone"))]).unwrap_err()),
-            Exit::Unreachable
-        );
     }
 }

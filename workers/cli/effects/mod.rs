@@ -5,6 +5,7 @@ mod bulk;
 mod follow;
 mod list;
 mod request;
+mod several;
 mod show;
 mod watch;
 
