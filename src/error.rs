@@ -94,6 +94,11 @@ impl StoreError {
             })
     }
 
+    /// This login may not do that.
+    pub fn is_forbidden(&self) -> bool {
+        self.code().is_some_and(|code| code == "42501")
+    }
+
     /// The database read what it was given and refuses a value in it: a repetition is refused too, a smaller or plainer one
     /// may pass.
     pub fn is_refusal(&self) -> bool {

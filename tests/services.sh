@@ -150,6 +150,7 @@ start_services() {
 
   python3 -c 'import venv, ensurepip' 2>/dev/null || apt_install python3 python3-venv
   command -v npm >/dev/null || apt_install nodejs npm
+  command -v systemd-analyze >/dev/null || apt_install systemd
 
   if [ -z "${AFTERCOMMIT_TEST_POSTGRES:-}" ] && [ -z "$(postgres_binaries)" ]; then apt_install postgresql; fi
   AFTERCOMMIT_TEST_PG_BIN=$(postgres_binaries)

@@ -27,25 +27,33 @@ impl Verbosity {
     }
 }
 
-/// Starts logging. An unreadable filter is said on stderr and replaced by the default: a worker that does not start
-/// because of its log filter would be worse.
-pub(crate) fn start(verbosity: Verbosity) {
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Starts logging, in `format` or, where nobody chose one, as the reader of stderr needs it. An unreadable filter is said on
+/// stderr and replaced by the default: a worker that does not start because of its log filter would be worse.
+pub(crate) fn start(verbosity: Verbosity, format: Option<Format>) {
     let filter = filter(verbosity);
     let terminal = io::stderr().is_terminal();
+    let format = format.unwrap_or(if terminal { Format::Text } else { Format::Json });
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     // A second start in one process changes nothing: the first one's subscriber stays.
-    if terminal {
-        let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        builder
-            .with_ansi(colours)
-            .with_target(false)
-            .finish()
-            .with(filter_fn(is_ours_or_grave))
-            .try_init()
-            .ok();
-    } else {
-        let builder = builder.json().flatten_event(true).with_current_span(false);
-        builder.finish().with(filter_fn(is_ours_or_grave)).try_init().ok();
+    match format {
+        Format::Text => {
+            let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+            let subscriber = builder.with_ansi(colours).with_target(false).finish();
+            subscriber.with(filter_fn(is_ours_or_grave)).try_init().ok();
+        }
+        Format::Json => {
+            let subscriber = builder.json().flatten_event(true).with_current_span(false).finish();
+            subscriber.with(filter_fn(is_ours_or_grave)).try_init().ok();
+        }
     }
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();

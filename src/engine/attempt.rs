@@ -199,6 +199,10 @@ fn decided(
 ) -> Settling {
     let now = holding.base.now(&*shared.clock);
     let started_at = started.unwrap_or(now);
+    if started.is_some() {
+        let downstream = &holding.claim.effect.downstream;
+        shared.figures.attempted(downstream, &outcome, now.since(started_at));
+    }
     let decision = decision::decide(
         &terms.policy,
         &terms.contract,

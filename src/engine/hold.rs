@@ -65,7 +65,7 @@ impl Shared {
             state.recalled = true;
         }
         let now = self.clock.boot();
-        let connections = self.store.connections();
+        let connections = self.store.reconnects();
         if state.connections == Some(connections) && state.look_at.is_some_and(|at| now < at) {
             return Ok(!state.held);
         }

@@ -9,6 +9,7 @@ use super::{
     Counters, Outages, Serving, Shared, Stop,
     attempt::{self, Holding},
     budget::{self, Admitted},
+    figures::Beat,
     held_by::Pass,
     lease::Base,
     settle::Settling,
@@ -128,6 +129,7 @@ impl Intake {
         let boot = self.shared.clock.boot();
         let claims = self.ask(wants.clone()).await?;
         let ahead = self.shared.clock.boot() - boot;
+        self.shared.figures.beat(Beat::Claim, boot);
         let claimed = claims.len();
         Counters::add(&self.shared.counters.claimed, claimed);
         for want in &wants {

@@ -8,6 +8,7 @@
 mod attempt;
 mod budget;
 mod config;
+mod figures;
 mod held_by;
 mod hold;
 mod intake;
@@ -15,6 +16,7 @@ mod late;
 mod lease;
 mod outage;
 mod renew;
+mod report;
 mod settle;
 mod sweep;
 
@@ -22,7 +24,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicI64, Ordering},
     },
     time::Duration,
 };
@@ -31,11 +33,13 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::task::TaskTracker;
 
 pub use config::{Config, LEASE_MARGIN, SETTLE_BATCH_MAX, SETTLE_LINGER, SWEEP_INTERVAL, Stop};
+pub use figures::{ATTEMPT_BUCKETS_MS, DownstreamFigures, LAG_BUCKETS_MS, Pulse, Timings};
 pub use hold::Journal;
+pub use report::Report;
 
 use self::{
-    budget::Sharing, held_by::Budgets, intake::Intake, lease::Leases, outage::Outages, renew::Renewals,
-    settle::Settling,
+    budget::Sharing, figures::Figures, held_by::Budgets, intake::Intake, lease::Leases, outage::Outages,
+    renew::Renewals, report::Counters, settle::Settling,
 };
 use crate::{
     clock::{Boot, Clock},
@@ -44,55 +48,6 @@ use crate::{
     error::StoreError,
     store::{RegisteredDownstream, RegisteredTerms, Registration, Store},
 };
-
-/// What a worker did since it started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Report {
-    /// Effects claimed.
-    pub claimed: u64,
-    /// Attempts made.
-    pub attempted: u64,
-    /// Settles written.
-    pub settled: u64,
-    /// Settles refused because the lease was lost.
-    pub fenced: u64,
-    /// Leases that ended, and overdue effects, that were swept.
-    pub swept: u64,
-    /// Downstream code that panicked; each is recorded as an attempt with an unknown outcome.
-    pub panics: u64,
-    /// *Applied* answers that contradict what a person resolved, or that came for a superseded effect.
-    pub possible_duplicates: u64,
-}
-
-#[derive(Debug, Default)]
-struct Counters {
-    claimed: AtomicU64,
-    attempted: AtomicU64,
-    settled: AtomicU64,
-    fenced: AtomicU64,
-    swept: AtomicU64,
-    panics: AtomicU64,
-    possible_duplicates: AtomicU64,
-}
-
-impl Counters {
-    fn report(&self) -> Report {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Report {
-            claimed: read(&self.claimed),
-            attempted: read(&self.attempted),
-            settled: read(&self.settled),
-            fenced: read(&self.fenced),
-            swept: read(&self.swept),
-            panics: read(&self.panics),
-            possible_duplicates: read(&self.possible_duplicates),
-        }
-    }
-
-    fn add(counter: &AtomicU64, n: usize) {
-        counter.fetch_add(u64::try_from(n).unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-}
 
 /// A served downstream and its free slots. Only the intake takes slots; attempts give them back.
 struct Serving {
@@ -117,6 +72,7 @@ struct Shared {
     counters: Counters,
     /// What holds calls back; asked right before every first byte.
     budgets: Arc<Budgets>,
+    figures: Figures,
     /// The earliest retry that this worker scheduled, in the database's microseconds: the intake looks again then.
     next_due: AtomicI64,
     /// The numbers of the registered terms; written at every (re)connect.
@@ -146,6 +102,7 @@ impl Engine {
     ) -> Result<Self, String> {
         config.validate(&served)?;
         let sweep_from = Mutex::new(clock.boot());
+        let figures = Figures::of(served.iter().map(|served| served.name.clone()));
         let served = served
             .into_iter()
             .map(|served| {
@@ -162,6 +119,7 @@ impl Engine {
             leases: Leases::default(),
             counters: Counters::default(),
             budgets: Arc::default(),
+            figures,
             next_due: AtomicI64::new(i64::MAX),
             terms: Mutex::default(),
             watch: hold::Watch::default(),
@@ -182,6 +140,22 @@ impl Engine {
     /// What it did so far.
     pub fn report(&self) -> Report {
         self.shared.counters.report()
+    }
+
+    /// Connections that a worker opens at most with a pool of this size: the one that renews leases and the one that listens
+    /// stand beside it.
+    pub const fn connections(pool: u32) -> u32 {
+        pool.saturating_add(2)
+    }
+
+    /// What it measured so far, per downstream that it serves.
+    pub fn figures(&self) -> Vec<DownstreamFigures> {
+        self.shared.figures.read()
+    }
+
+    /// When the database last let it work.
+    pub fn pulse(&self) -> Pulse {
+        self.shared.figures.pulse(self.shared.clock.boot())
     }
 
     /// Works until told to stop. A database outage, however long, is waited out.

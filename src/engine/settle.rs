@@ -314,6 +314,7 @@ async fn sort_out(
             Settled::Done => {
                 Counters::add(&shared.counters.settled, 1);
                 say(&settling, settlement);
+                measure(shared, &settling, settlement);
                 if let Next::Decided(Decision::RetryAt(due)) = &settlement.decision {
                     shared.look_again_at(*due);
                 }
@@ -321,7 +322,8 @@ async fn sort_out(
             Settled::Lost => {
                 Counters::add(&shared.counters.fenced, 1);
                 tracing::warn!(effect = %settlement.id, token = settlement.token.get(), "the lease was lost: the settle was refused");
-                lost.extend(settling.late_answer(&shared.config.worker));
+                let downstream = settling.claim.effect.downstream.clone();
+                lost.extend(settling.late_answer(&shared.config.worker).map(|answer| (downstream, answer)));
             }
         }
         if shared.leases.settled(settlement.token) {
@@ -348,6 +350,14 @@ fn say(settling: &Settling, settlement: &Settlement) {
         Next::Decided(Decision::Succeed | Decision::Cancel | Decision::Expire) | Next::GiveBack => {
             tracing::debug!(%effect, %downstream, attempt, decision = ?settlement.decision, "settled");
         }
+    }
+}
+
+/// How long a success took from the effect's row.
+fn measure(shared: &Shared, settling: &Settling, settlement: &Settlement) {
+    if let (Next::Decided(Decision::Succeed), Some(attempt)) = (&settlement.decision, &settlement.attempt) {
+        let effect = &settling.claim.effect;
+        shared.figures.delivered(&effect.downstream, attempt.ended_at.since(effect.created_at));
     }
 }
 

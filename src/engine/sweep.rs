@@ -89,8 +89,15 @@ async fn sweep_expired(
                 "its lease ended and no worker ever registered its downstream: it stays in flight"),
         }
     }
-    let written = done(&shared.store.sweep_expired(&batch).await?);
+    let settled = shared.store.sweep_expired(&batch).await?;
+    let written = done(&settled);
     Counters::add(&shared.counters.swept, written);
+    Counters::add(&shared.counters.leases_ended, written);
+    for (settlement, _) in batch.iter().zip(&settled).filter(|(_, settled)| **settled == Settled::Done) {
+        if let Some(lost) = expired.iter().find(|lost| lost.id == settlement.id) {
+            shared.figures.lease_ended(&lost.downstream);
+        }
+    }
     if written > 0 {
         tracing::warn!(effects = written, "swept effects whose lease had ended without an outcome");
     }

@@ -126,7 +126,7 @@ pub enum Lifted {
 #[async_trait::async_trait]
 pub trait Identify: Send + Sync {
     /// Grows whenever the database may be another one than before: a connection was made, or the server was lost.
-    fn connections(&self) -> u64;
+    fn reconnects(&self) -> u64;
 
     /// What the database says of itself. The first to ask writes down the cluster.
     async fn identity(&self) -> Result<Identity, StoreError>;

@@ -1,4 +1,4 @@
-//! The seam to the database: [`Store`] (the engine's verbs), [`Inspect`] and [`Operate`] (people's), [`connect`].
+//! The seam to the database: [`Store`] (the engine's verbs), [`Inspect`], [`Operate`] and [`Examine`] (people's), [`connect`].
 //!
 //! A folder per database holds statements, nothing else: no loops, no decisions. What differs between databases differs
 //! there and nowhere else; the conformance suite in `tests/store` runs every case on each.
@@ -6,7 +6,7 @@
 mod breaker;
 mod budget;
 mod claim;
-pub mod diagnose;
+mod doctor;
 pub mod identity;
 mod page;
 #[cfg(feature = "postgres")]
@@ -22,7 +22,11 @@ pub use claim::{
     AttemptLog, Claim, Expired, Late, LateAnswer, Next, Overdue, RegisteredTerms, Settled, Settlement, Token,
     Want,
 };
-pub use page::{Audited, Count, DownstreamInfo, Filter, LoggedAttempt, PAGE_MAX, Status, WorkerInfo};
+pub use doctor::{Connections, EngineFacts, Examine, Examined, PostgresFacts, Session, SqliteFacts};
+pub use page::{
+    Audited, Content, Count, DownstreamInfo, Filter, Intent, LoggedAttempt, Look, PAGE_MAX, Status,
+    WorkerInfo,
+};
 
 use crate::{
     clock::Timestamp,
@@ -34,7 +38,7 @@ use crate::{
 };
 
 /// The newest schema this library knows; `migrate` brings a database to it, and a newer one is refused.
-pub const SCHEMA_VERSION: i32 = 5;
+pub const SCHEMA_VERSION: i32 = 6;
 
 /// A worker as it registers itself at every (re)connect.
 #[derive(Clone, Debug)]
@@ -141,8 +145,10 @@ pub trait Store: Budget + identity::Identify {
 /// People's view.
 #[async_trait::async_trait]
 pub trait Inspect: Send + Sync {
-    /// One effect.
+    /// One effect. What was answered is left out for a login that may only view.
     async fn effect(&self, id: EffectId) -> Result<Option<Status>, StoreError>;
+    /// What the application asked for with this effect. [`StoreError::is_forbidden`] for a login that may only view.
+    async fn intent(&self, id: EffectId, look: Look) -> Result<Option<Intent>, StoreError>;
     /// A page of effects, newest first.
     async fn effects(&self, filter: &Filter) -> Result<Vec<Status>, StoreError>;
     /// The attempts of an effect, oldest first.
@@ -183,9 +189,12 @@ pub trait Operate: Send + Sync {
 }
 
 /// A database, whichever it is.
-pub trait Database: Store + Inspect + Operate + Pause + diagnose::Diagnose {}
+pub trait Database: Store + Inspect + Operate + Pause + Examine {}
 
-impl<T: Store + Inspect + Operate + Pause + diagnose::Diagnose> Database for T {}
+impl<T: Store + Inspect + Operate + Pause + Examine> Database for T {}
+pub trait Database: Store + Inspect + Operate + Examine {}
+
+impl<T: Store + Inspect + Operate + Examine> Database for T {}
 
 /// How to connect.
 #[derive(Clone, Debug)]

@@ -70,6 +70,43 @@ pub struct Status {
     pub token: i64,
 }
 
+/// What the application asked for, besides what [`Status`] shows. Who may only view is refused it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Intent {
+    /// Path, routing key, subject or stream within the downstream.
+    pub target: Option<String>,
+    /// The body's type.
+    pub content_type: Option<String>,
+    /// Not begun after this.
+    pub expires_at: Option<Timestamp>,
+    /// How many bytes are to be sent; `None` when there is no content.
+    pub bytes: Option<u64>,
+    /// What is to be sent.
+    pub content: Content,
+}
+
+/// What an effect carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Nothing.
+    None,
+    /// Nothing any more: retention, or a person, dropped it.
+    Dropped,
+    /// A JSON text; the text when the whole was asked for.
+    Json(Option<String>),
+    /// Bytes; they themselves when the whole was asked for.
+    Bytes(Option<Vec<u8>>),
+}
+
+/// How much of an effect's content is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Whether there is some, and how long it is.
+    Size,
+    /// All of it.
+    Whole,
+}
+
 /// An attempt as `attempt_log` shows it.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct LoggedAttempt {
@@ -109,7 +146,7 @@ pub struct Count {
 }
 
 /// A downstream as registered.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct DownstreamInfo {
     /// Its name.
     pub name: String,
@@ -141,6 +178,23 @@ pub struct DownstreamInfo {
     pub hold_reason: Option<String>,
     /// Calls that the fleet may make.
     pub rate: Option<String>,
+}
+
+impl DownstreamInfo {
+    /// Where effects wait and no live worker serves them: that, how many, and for how long, as a sentence without its end.
+    pub fn unserved(&self, now: Timestamp) -> Option<String> {
+        let waiting = self.pending + self.in_flight;
+        if self.workers > 0 || waiting == 0 {
+            return None;
+        }
+        let oldest = match self.oldest_due_at.map(|due| now.since(due).as_secs()) {
+            None => String::new(),
+            Some(seconds @ 0..=119) => format!(", the oldest due for {seconds} s"),
+            Some(seconds @ 120..=7_199) => format!(", the oldest due for {} min", seconds / 60),
+            Some(seconds) => format!(", the oldest due for {} h", seconds / 3_600),
+        };
+        Some(format!("no live worker for downstream {}: {waiting} pending{oldest}", self.name))
+    }
 }
 
 /// A worker as it last reported.

@@ -236,8 +236,8 @@ impl Store for FaultyStore {
 /// Faults are planned for what is worked with; whoever looks only fails while everything is down.
 #[async_trait::async_trait]
 impl Identify for FaultyStore {
-    fn connections(&self) -> u64 {
-        self.inner.connections()
+    fn reconnects(&self) -> u64 {
+        self.inner.reconnects()
     }
 
     async fn identity(&self) -> Result<Identity, StoreError> {

@@ -7,6 +7,7 @@ mod delivery;
 mod doubt;
 mod faulty;
 mod hold;
+mod figures;
 mod leases;
 mod outages;
 mod profiles;

@@ -8,6 +8,7 @@ mod budgets;
 mod claims;
 mod clocks;
 mod contention;
+mod doctor;
 mod durability;
 mod encoding;
 mod enqueue;

@@ -8,9 +8,8 @@ use aftercommit::{
 };
 
 use super::stage::person;
-use crate::support::{Settling, TestDatabase, Worker, key_terms, on_every_way, on_postgres, registered};
+use crate::support::{Settling, TestDatabase, Worker, key_terms, on_postgres, registered};
 
-on_every_way! { a_diagnosis_tells_the_figures }
 on_postgres! {
     the_isolation_that_a_database_sets_is_not_the_workers,
     a_database_that_is_read_only_by_default_is_written_to,
@@ -161,10 +160,7 @@ async fn a_role_may_set_it_too(db: &TestDatabase) {
     let options = aftercommit::store::Options { max_connections: 2, ..Default::default() };
     let store = aftercommit::store::connect(url.as_str(), &options).await.expect("a plain role connects");
     drives(db, &store, &role).await;
-    let diagnosis = store.diagnose().await.expect("a plain role may ask");
-    let ours: Vec<_> =
-        diagnosis.roles.iter().filter(|found| found.ours).map(|found| found.name.as_str()).collect();
-    assert_eq!(ours, ["aftercommit_worker", "aftercommit_operator"]);
+    store.examine().await.expect("a plain role may ask");
     // What a plain role is told of itself: which database this is, too.
     let identity = store.identity().await.expect("a plain role may ask");
     assert!(identity.system_identifier.is_some() && identity.timeline == Some(1), "{identity:?}");
@@ -194,35 +190,4 @@ async fn a_lock_that_somebody_holds_is_waited_for_no_longer_than_we_say(db: &Tes
 async fn timed<T>(work: impl Future<Output = T>) -> (T, std::time::Duration) {
     let begun = tokio::time::Instant::now();
     (work.await, begun.elapsed())
-}
-
-/// T26, NOTIFY-01: what `doctor` and `/readyz` ask.
-async fn a_diagnosis_tells_the_figures(db: &TestDatabase) {
-    let diagnosis = db.store.diagnose().await.expect("the database tells");
-    assert_eq!(diagnosis.schema_version, aftercommit::store::SCHEMA_VERSION);
-    assert_eq!(diagnosis.environment.as_deref(), Some("test"));
-    assert!(!diagnosis.is_in_recovery && !diagnosis.installation.is_empty(), "{diagnosis:?}");
-    assert!(diagnosis.clock_ahead_us.unsigned_abs() < 60_000_000, "{diagnosis:?}");
-    assert!(
-        !diagnosis.triggers.is_empty() && diagnosis.triggers.iter().all(|(_, fires)| *fires),
-        "{diagnosis:?}"
-    );
-    if db.engine == crate::support::Engine::Sqlite {
-        assert!(
-            diagnosis.durability.contains(&("synchronous".to_owned(), "FULL".to_owned())),
-            "{diagnosis:?}"
-        );
-        return;
-    }
-    assert!(diagnosis.roles.len() == 4 && diagnosis.roles.iter().all(|role| role.exists && role.granted));
-    assert!(diagnosis.connections.is_some_and(|(used, most)| used > 0 && used < most), "{diagnosis:?}");
-    assert!(diagnosis.durability.iter().any(|(name, _)| name == "fsync"), "{diagnosis:?}");
-    // Somebody's forgotten transaction is named.
-    let mut forgotten = db.sql.begin().await;
-    forgotten.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ").await;
-    forgotten.execute("SELECT pg_current_xact_id()").await;
-    let diagnosis = db.store.diagnose().await.expect("the database tells");
-    let oldest = diagnosis.oldest_snapshot.expect("somebody holds one");
-    assert!(oldest.complete && !oldest.holder.is_empty(), "{oldest:?}");
-    forgotten.rollback().await;
 }

@@ -291,7 +291,7 @@ pub(crate) fn sqlite_file(url: &str) -> Option<PathBuf> {
     (!path.is_empty() && path != ":memory:").then(|| PathBuf::from(path))
 }
 
-/// A URL as it may be shown.
+/// A URL as it may be shown. One that nobody can read may hold a password all the same.
 pub(crate) fn without_password(url: &str) -> String {
     aftercommit_workers::config::masked_url(url)
 }
@@ -321,6 +321,13 @@ mod tests {
     fn passwords_are_not_shown() {
         let shown = without_password("postgres://shop:hush@localhost/shop");
         assert!(!shown.contains("hush") && shown.contains("shop:***@localhost"), "{shown}");
+        for url in [
+            "postgres://shop:hush@local host/shop",
+            "postgres://h/shop?user=shop&password=hush&sslmode=require",
+        ] {
+            let shown = without_password(url);
+            assert!(!shown.contains("hush") && shown.contains("***"), "{shown}");
+        }
         assert_eq!(without_password("sqlite:shop.db"), "sqlite:shop.db");
     }
 

@@ -198,6 +198,9 @@ async fn list(context: &Context) -> anyhow::Result<Exit> {
     if any {
         data(format!("\n{held}"))?;
     }
+    for unserved in all.iter().filter_map(|info| info.unserved(now)) {
+        talk!("Warning: {}.", clean(&unserved));
+    }
     Ok(Exit::Ok)
 }
 

@@ -40,6 +40,9 @@ pub(crate) struct EffectJson<'a> {
     /// Only where one effect is shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) attempt_log: Option<Vec<AttemptJson<'a>>>,
+    /// Only where one effect is shown: what is sent; null where this login may not read it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) request: Option<serde_json::Value>,
     /// Only where one effect is shown: what follows, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) what_follows: Option<String>,
@@ -71,6 +74,7 @@ impl<'a> From<&'a Status> for EffectJson<'a> {
             token: status.token,
             inserted: None,
             attempt_log: None,
+            request: None,
             what_follows: None,
         }
     }

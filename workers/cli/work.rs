@@ -1,10 +1,10 @@
 //! `aftercommit work`: a worker process.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use aftercommit::{
     clock::{Clock as _, SystemClock},
-    downstream::Served,
+    downstream,
     engine::{Config, Engine, Report, SWEEP_INTERVAL, Stop},
     store::{Database, Options},
 };
@@ -23,7 +23,9 @@ use super::{
     fail,
     hold::banner,
     journal::{JournalFile, default_path},
-    json, talk,
+    json,
+    serve::Served,
+    talk,
 };
 
 #[derive(Debug, Args)]
@@ -35,6 +37,7 @@ on their own, and the next worker decides.
 Examples:
   aftercommit work
   aftercommit work --downstream payments --downstream mail
+  aftercommit work --listen 127.0.0.1:7798     # health and metrics
   aftercommit work --until-idle && echo 'nothing left to do'")]
 pub(crate) struct WorkArgs {
     /// Serve only this downstream; may be given several times
@@ -46,6 +49,9 @@ pub(crate) struct WorkArgs {
     /// End when nothing is due or in flight
     #[arg(long)]
     until_idle: bool,
+    /// Serve /healthz, /readyz and /metrics here [default: worker.listen, else nowhere]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
 }
 
 /// Works.
@@ -61,6 +67,7 @@ pub(super) async fn run(context: &Context, args: &WorkArgs) -> anyhow::Result<Ex
         ));
     }
     let mut signals = Signals::listen()?;
+    let endpoints = Served::start(args.listen.or(settings.worker.listen)).await?;
     let config = engine_config(&settings, &served);
     let options = settings.options();
     let Some(store) = open_patiently(&url, &options, args, &mut signals).await? else { return Ok(Exit::Ok) };
@@ -70,13 +77,15 @@ pub(super) async fn run(context: &Context, args: &WorkArgs) -> anyhow::Result<Ex
         tracing::warn!("{}: {}", finding.key, finding.message);
     }
     let journal = journal(context, &settings, &url)?;
-    let engine = Engine::new(store.clone(), served, config, Arc::new(SystemClock))
+    let engine = Engine::new(Arc::clone(&store) as _, served, config, Arc::new(SystemClock))
         .map_err(|problem| fail(Exit::Usage, problem))?
         .with_journal(Arc::new(journal));
+    let engine = Arc::new(engine);
     let stop = Stop::default();
-    let report = run_engine(Arc::new(engine), args, &stop, &mut signals).await?;
+    endpoints.operations().watch(store.clone(), Some((Arc::clone(&engine), stop.clone())));
+    let report = run_engine(engine, args, &stop, &mut signals).await?;
     let Some(report) = report else {
-        talk!("aftercommit: stopped at once; open calls are left to the next worker's sweep.");
+        tracing::warn!("stopped at once; open calls are left to the next worker's sweep");
         return Ok(Exit::Failure);
     };
     tracing::info!(
@@ -208,7 +217,7 @@ impl Signals {
 }
 
 /// How the engine runs under these settings.
-pub(crate) fn engine_config(settings: &Settings, served: &[Served]) -> Config {
+pub(crate) fn engine_config(settings: &Settings, served: &[downstream::Served]) -> Config {
     let shortest = served.iter().map(|served| served.lease).min().unwrap_or(Duration::from_secs(30));
     Config {
         worker: worker_name(),

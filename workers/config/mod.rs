@@ -103,6 +103,8 @@ pub struct Worker {
     /// The file in which it remembers its database; `None`: where a service keeps its state, else
     /// beside the configuration.
     pub journal: Option<PathBuf>,
+    /// Where it serves health and metrics; nowhere unless it is set.
+    pub listen: Option<std::net::SocketAddr>,
 }
 
 /// `[retention]`.
@@ -334,6 +336,10 @@ fn worker(section: Section<'_>) -> Result<Worker, ConfigError> {
         concurrency: section.get_or("concurrency", CONCURRENCY)?,
         shutdown_grace: section.get_or("shutdown_grace", SHUTDOWN_GRACE)?,
         journal: section.get::<String>("journal")?.filter(|path| !path.is_empty()).map(PathBuf::from),
+        listen: section
+            .get::<String>("listen")?
+            .map(|text| address(&section, &text, "127.0.0.1:7798"))
+            .transpose()?,
     };
     if worker.lease < aftercommit::engine::LEASE_MARGIN {
         return Err(section.error("lease", "must be at least 2s, and outlast every timeout by 2s"));
@@ -362,9 +368,7 @@ fn retention(section: Section<'_>) -> Result<Retention, ConfigError> {
 fn dashboard(section: Section<'_>) -> Result<Dashboard, ConfigError> {
     section.not_yet("auth", "listen on loopback, behind a proxy that authenticates")?;
     let listen: String = section.get_or("listen", LISTEN.to_owned())?;
-    let listen: std::net::SocketAddr = listen.parse().map_err(|_error| {
-        section.error("listen", "must be an address with a port, such as \"127.0.0.1:7799\"")
-    })?;
+    let listen = address(&section, &listen, LISTEN)?;
     if !listen.ip().is_loopback() {
         return Err(section.error(
             "listen",
@@ -373,6 +377,12 @@ fn dashboard(section: Section<'_>) -> Result<Dashboard, ConfigError> {
     }
     section.finish()?;
     Ok(Dashboard { listen })
+}
+
+fn address(section: &Section<'_>, text: &str, example: &str) -> Result<std::net::SocketAddr, ConfigError> {
+    text.parse().map_err(|_error| {
+        section.error("listen", format!("must be an address with a port, such as \"{example}\""))
+    })
 }
 
 fn check_name(section: &Section<'_>, name: &str) -> Result<(), ConfigError> {

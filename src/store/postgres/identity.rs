@@ -91,8 +91,8 @@ const AUDIT: &str =
 
 #[async_trait::async_trait]
 impl Identify for PgStore {
-    fn connections(&self) -> u64 {
-        self.pool.connections().wrapping_add(self.renewed.load(Ordering::Relaxed))
+    fn reconnects(&self) -> u64 {
+        self.pool.reconnects().wrapping_add(self.renewed.load(Ordering::Relaxed))
     }
 
     async fn identity(&self) -> Result<Identity, StoreError> {

@@ -27,6 +27,12 @@ macro_rules! status_columns {
 const ONE: &str =
     concat!("SELECT ", status_columns!(), " FROM aftercommit.status_of_all AS v WHERE v.id = $1");
 
+/// [`status_columns`] for a login that may or may not read what was answered.
+fn columns(answers: bool) -> String {
+    let columns = status_columns!();
+    if answers { columns.to_owned() } else { columns.replace("v.response::text", "NULL::text") }
+}
+
 /// The names in use, by jumps through the unique index: as many looks as there are names.
 macro_rules! names {
     () => {
@@ -150,7 +156,11 @@ fn page(filter: &Filter) -> String {
 
 impl PgStore {
     pub(super) async fn one_effect(&self, id: EffectId) -> Result<Option<Status>, StoreError> {
-        let row = self.optional(sql(ONE).bind(id.get())).await;
+        let text = format!(
+            "SELECT {} FROM aftercommit.status_of_all AS v WHERE v.id = $1",
+            columns(self.reads_answers().await?)
+        );
+        let row = self.optional(sql(AssertSqlSafe(text)).bind(id.get())).await;
         row.map_err(StoreError::during("looking up an effect"))?.as_ref().map(status).transpose()
     }
 
@@ -165,7 +175,7 @@ impl PgStore {
              SELECT {} FROM page AS p JOIN aftercommit.status_of_all AS v ON v.id = p.id
              WHERE $5::text IS NULL OR v.state = $5 ORDER BY v.id DESC",
             page(filter),
-            status_columns!()
+            columns(self.reads_answers().await?)
         );
         let statement = sql(AssertSqlSafe(text))
             .bind(filter.downstream.as_deref())

@@ -18,6 +18,7 @@ const STEPS: &[&str] = &[
     include_str!("../../../migrations/postgres/0003_probes.sql"),
     include_str!("../../../migrations/postgres/0004_retention.sql"),
     include_str!("../../../migrations/postgres/0005_identity.sql"),
+    include_str!("../../../migrations/postgres/0006_viewer.sql"),
 ];
 
 /// Serialises migrators: the number is the name's first bytes, as no other program would choose it.

@@ -6,15 +6,16 @@
 //! statement runs, here and behind a transaction pooler; no other file asks.
 //!
 //! One file per concern: `migrate` · `enqueue` (the caller's transaction) · `budget` · `claim` and `scan` (its watermarks) · `settle` · `sweep` (leases
-//! that ended, overdue effects) · `late` · `register` (workers and terms) · `inspect` · `operate` · `wake`
+//! that ended, overdue effects) · `late` · `register` (workers and terms) · `inspect` · `operate` · `doctor` · `wake`
 //! (LISTEN) · `row`.
 
 mod budget;
 mod claim;
-mod diagnose;
+mod doctor;
 mod enqueue;
 mod identity;
 mod inspect;
+mod intent;
 mod late;
 mod migrate;
 mod operate;
@@ -42,9 +43,9 @@ use crate::{
     effect::EffectId,
     error::StoreError,
     store::{
-        Acted, Audited, Claim, Count, Database, DownstreamInfo, Expired, Filter, Inspect, Late, LateAnswer,
-        LoggedAttempt, Operate, Options, Overdue, Pooler, RegisteredTerms, Registration, Settled, Settlement,
-        Status, Store, TermsIds, Token, Want, WorkerInfo,
+        Acted, Audited, Claim, Count, Database, DownstreamInfo, Expired, Filter, Inspect, Intent, Late,
+        LateAnswer, LoggedAttempt, Look, Operate, Options, Overdue, Pooler, RegisteredTerms, Registration,
+        Settled, Settlement, Status, Store, TermsIds, Token, Want, WorkerInfo,
     },
     verb::{Actor, Seen, Verb},
 };
@@ -64,8 +65,8 @@ pub struct PgStore {
     /// one is busy. Taken out while in use, so that a future dropped in the middle does not leave a broken one behind.
     renewing: Mutex<Option<PgConnection>>,
     wake: wake::Wake,
-    /// How often `renewing` was made.
-    renewed: std::sync::atomic::AtomicU64,
+    /// Whether this login may read what was answered; asked once.
+    answers: tokio::sync::OnceCell<bool>,
     /// Where the next look for claimed rows without a claim begins.
     orphans_from: std::sync::atomic::AtomicI64,
 }
@@ -93,6 +94,7 @@ pub(crate) async fn connect(url: &str, options: &Options) -> Result<Arc<dyn Data
     Ok(Arc::new(PgStore {
         pool: Pool::new(&connect_options, session, options.max_connections),
         wake: wake::Wake::start(direct),
+        answers: tokio::sync::OnceCell::new(),
         orphans_from: std::sync::atomic::AtomicI64::new(0),
         options: connect_options,
         session,
@@ -223,6 +225,10 @@ impl Store for PgStore {
 impl Inspect for PgStore {
     async fn effect(&self, id: EffectId) -> Result<Option<Status>, StoreError> {
         self.one_effect(id).await
+    }
+
+    async fn intent(&self, id: EffectId, look: Look) -> Result<Option<Intent>, StoreError> {
+        self.intent_of(id, look).await
     }
 
     async fn effects(&self, filter: &Filter) -> Result<Vec<Status>, StoreError> {

@@ -23,6 +23,7 @@ use sqlx::{
 use tokio::time::Instant;
 
 use super::{PgStore, session::Session};
+use crate::store::Connections;
 
 /// A statement of ours, and what is bound to it.
 pub(super) type Statement<'q> = Query<'q, Postgres, PgArguments>;
@@ -136,8 +137,15 @@ impl Pool {
     }
 
     /// See [`Suspicion::connections`].
-    pub(super) fn connections(&self) -> u64 {
+    pub(super) fn reconnects(&self) -> u64 {
         self.suspicion.connections.load(Ordering::Relaxed)
+    }
+
+    /// How many there are.
+    pub(super) fn connections(&self) -> Connections {
+        let open = self.pool.size();
+        let idle = u32::try_from(self.pool.num_idle()).unwrap_or(open).min(open);
+        Connections { idle, used: open - idle, max: self.pool.options().get_max_connections() }
     }
 
     async fn acquire(&self) -> Result<PoolConnection<Postgres>, sqlx::Error> {

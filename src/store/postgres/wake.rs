@@ -1,7 +1,7 @@
 //! Waking workers: a LISTEN connection that turns notifications into a hint. Only a hint: polling is the truth.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -12,6 +12,8 @@ use tokio::{
     time::{Instant, timeout},
 };
 
+use crate::clock::{Boot, Clock as _, SystemClock};
+
 /// The channel that the trigger on `effects` notifies; without a payload.
 pub(super) const CHANNEL: &str = "aftercommit_work";
 
@@ -21,26 +23,31 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two tries to connect again.
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
+/// When the listening connection was last known to be alive.
+type Heard = Arc<Mutex<Option<Boot>>>;
+
 /// The listener's task; it ends with this value.
 #[derive(Debug)]
 pub(super) struct Wake {
     hint: Arc<Notify>,
-    /// When the server was last heard of; `None` while nobody listens. Written by the task, read by `diagnose`.
-    heard: Arc<Mutex<Option<Instant>>>,
+    /// When the listening connection was last known to be alive; written by the task.
+    heard: Heard,
     _task: JoinSet<()>,
 }
 
 impl Wake {
     pub(super) fn start(options: PgConnectOptions) -> Self {
-        let (hint, heard) = (Arc::new(Notify::new()), Arc::new(Mutex::new(None)));
+        let hint = Arc::new(Notify::new());
+        let heard = Arc::default();
         let mut task = JoinSet::new();
         task.spawn(listen_for_ever(options, Arc::clone(&hint), Arc::clone(&heard)));
         Self { hint, heard, _task: task }
     }
 
-    /// How long ago the server was last heard of.
-    pub(super) fn listened(&self) -> Option<Duration> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).map(|heard| heard.elapsed())
+    /// How long ago the listening connection was last known to be alive; `None` while there is none.
+    pub(super) fn age(&self) -> Option<Duration> {
+        let heard = *self.heard.lock().expect("no holder of this lock panics");
+        heard.map(|at| SystemClock.boot() - at)
     }
 
     /// Waits for a hint, at most `at_most`.
@@ -50,20 +57,19 @@ impl Wake {
     }
 }
 
-async fn listen_for_ever(options: PgConnectOptions, hint: Arc<Notify>, heard: Arc<Mutex<Option<Instant>>>) {
-    let note = |at| *heard.lock().unwrap_or_else(PoisonError::into_inner) = at;
+async fn listen_for_ever(options: PgConnectOptions, hint: Arc<Notify>, heard: Heard) {
     loop {
-        if let Err(error) = listen(&options, &hint, || note(Some(Instant::now()))).await {
+        if let Err(error) = listen(&options, &hint, &heard).await {
             tracing::debug!(%error, "the listening connection was lost; polling goes on");
         }
-        note(None);
+        *heard.lock().expect("no holder of this lock panics") = None;
         wake(&hint);
         tokio::time::sleep(RECONNECT_AFTER).await;
     }
 }
 
 /// Listens until the connection is lost.
-async fn listen(options: &PgConnectOptions, hint: &Notify, heard: impl Fn()) -> Result<(), sqlx::Error> {
+async fn listen(options: &PgConnectOptions, hint: &Notify, heard: &Heard) -> Result<(), sqlx::Error> {
     let pool = PgPoolOptions::new()
         .max_connections(1)
         .idle_timeout(None)
@@ -76,7 +82,7 @@ async fn listen(options: &PgConnectOptions, hint: &Notify, heard: impl Fn()) -> 
     // Whatever was committed before we listened.
     wake(hint);
     loop {
-        heard();
+        *heard.lock().expect("no holder of this lock panics") = Some(SystemClock.boot());
         match timeout(PROBE_EVERY, listener.try_recv()).await {
             Ok(Ok(Some(_))) => wake(hint),
             Ok(Ok(None)) => return Ok(()),

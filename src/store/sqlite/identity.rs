@@ -63,7 +63,7 @@ const NEXT_EPOCH: &str = "INSERT INTO aftercommit_identity (one, epoch, accepted
 #[async_trait::async_trait]
 impl Identify for SqliteStore {
     /// A file that is replaced while it is open is not noticed here, but by its tokens.
-    fn connections(&self) -> u64 {
+    fn reconnects(&self) -> u64 {
         0
     }
 

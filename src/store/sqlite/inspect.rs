@@ -4,7 +4,7 @@ use serde_json::value::RawValue;
 use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
-    SqliteStore,
+    SqliteStore, intent,
     row::{Fields, QUEUE_STATE},
 };
 use crate::{
@@ -15,7 +15,8 @@ use crate::{
     outcome::Verdict,
     state::State,
     store::{
-        Audited, Count, DownstreamInfo, Filter, Inspect, LoggedAttempt, Origin, PAGE_MAX, Status, WorkerInfo,
+        Audited, Count, DownstreamInfo, Filter, Inspect, Intent, LoggedAttempt, Look, PAGE_MAX, Status,
+        WorkerInfo,
     },
 };
 
@@ -42,6 +43,10 @@ const NAMES: &str = "WITH RECURSIVE names (name) AS (SELECT min(downstream) FROM
 impl Inspect for SqliteStore {
     async fn effect(&self, id: EffectId) -> Result<Option<Status>, StoreError> {
         effect(&mut *self.reader("reading an effect").await?, id).await
+    }
+
+    async fn intent(&self, id: EffectId, look: Look) -> Result<Option<Intent>, StoreError> {
+        intent::intent(&mut *self.reader("reading an effect").await?, id, look).await
     }
 
     async fn effects(&self, filter: &Filter) -> Result<Vec<Status>, StoreError> {

@@ -10,10 +10,11 @@
 
 mod budget;
 mod claim;
-mod diagnose;
+mod doctor;
 mod enqueue;
 mod identity;
 mod inspect;
+mod intent;
 mod late;
 mod migrate;
 mod operate;

@@ -1,8 +1,11 @@
 //! `aftercommit effects`: list, show and watch them, and a person's verbs.
 
 mod act;
+mod bulk;
 mod follow;
 mod list;
+mod request;
+mod several;
 mod show;
 mod watch;
 
