@@ -192,9 +192,6 @@ pub trait Operate: Send + Sync {
 pub trait Database: Store + Inspect + Operate + Pause + Examine {}
 
 impl<T: Store + Inspect + Operate + Pause + Examine> Database for T {}
-pub trait Database: Store + Inspect + Operate + Examine {}
-
-impl<T: Store + Inspect + Operate + Examine> Database for T {}
 
 /// How to connect.
 #[derive(Clone, Debug)]

@@ -65,6 +65,8 @@ pub struct PgStore {
     /// one is busy. Taken out while in use, so that a future dropped in the middle does not leave a broken one behind.
     renewing: Mutex<Option<PgConnection>>,
     wake: wake::Wake,
+    /// How often `renewing` was made.
+    renewed: std::sync::atomic::AtomicU64,
     /// Whether this login may read what was answered; asked once.
     answers: tokio::sync::OnceCell<bool>,
     /// Where the next look for claimed rows without a claim begins.
