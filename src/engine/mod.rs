@@ -1,7 +1,8 @@
 //! The worker's engine: claim, attempt, decide, settle, sweep.
 //!
 //! `intake` claims (committed before the call), `attempt` carries one claim out, `settle` writes what was decided in
-//! batches, `renew` keeps leases alive from a thread of its own, `sweep` judges leases that ended. The loops live here
+//! batches, `renew` keeps leases alive from a thread of its own, `sweep` judges leases that ended, `retention` drops what was
+//! kept long enough. The loops live here
 //! once; what differs per database lives in `store`, what differs per downstream behind
 //! [`crate::downstream::Downstream`]. Only [`crate::decision`] decides.
 
@@ -12,6 +13,7 @@ mod late;
 mod lease;
 mod outage;
 mod renew;
+mod retention;
 mod settle;
 mod sweep;
 
@@ -27,6 +29,7 @@ use std::{
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::task::TaskTracker;
 
+pub use retention::{Manner, Purged, purge};
 pub use config::{Config, LEASE_MARGIN, SETTLE_BATCH_MAX, SETTLE_LINGER, SWEEP_INTERVAL, Stop};
 
 use self::{intake::Intake, lease::Leases, outage::Outages, renew::Renewals, settle::Settling};
@@ -171,10 +174,12 @@ impl Engine {
     pub async fn run(&self, stop: Stop) -> Result<Report, StoreError> {
         let session = Session::start(&self.shared, &stop).await?;
         let sweeping = session.tracker.spawn(sweep::run(self.shared.clone(), stop.clone()));
+        let retaining = session.tracker.spawn(retention::run(self.shared.clone(), stop.clone()));
         let worked = session.intake(&stop).run().await;
         stop.drain.cancel();
         session.finish(&stop, tokio::time::sleep(self.shared.config.shutdown_grace)).await;
         log_panic("sweep", sweeping.await);
+        log_panic("retention", retaining.await);
         worked.map(|()| self.report())
     }
 

@@ -11,8 +11,8 @@ use aftercommit::{
     clock::Timestamp,
     error::StoreError,
     store::{
-        Claim, Database, Expired, Late, LateAnswer, Overdue, RegisteredTerms, Registration, Settled,
-        Settlement, Store, TermsIds, Token, Want,
+        Batch, Claim, Database, Expired, Late, LateAnswer, Overdue, RegisteredTerms, Registration, Retain,
+        Retention, Settled, Settlement, Step, Store, TermsIds, Token, Want,
     },
 };
 use tokio::sync::Notify;
@@ -126,6 +126,21 @@ impl FaultyStore {
                 Err(Self::lost())
             }
         }
+    }
+}
+
+#[async_trait::async_trait]
+impl Retain for FaultyStore {
+    async fn drop_batch(&self, step: Step, age: Duration, limit: u32) -> Result<Batch, StoreError> {
+        self.inner.drop_batch(step, age, limit).await
+    }
+
+    async fn due(&self, step: Step, retention: &Retention) -> Result<u64, StoreError> {
+        self.inner.due(step, retention).await
+    }
+
+    async fn forget_unused(&self, keys: Duration) -> Result<u64, StoreError> {
+        self.inner.forget_unused(keys).await
     }
 }
 

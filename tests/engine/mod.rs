@@ -7,6 +7,7 @@ mod doubt;
 mod faulty;
 mod leases;
 mod outages;
+mod retention;
 mod shutdown;
 
 use std::{sync::Arc, time::Duration};
@@ -36,6 +37,7 @@ pub(super) fn config(worker: &str) -> Config {
         concurrency: 32,
         shutdown_grace: Duration::from_secs(20),
         sweep_interval: Duration::from_millis(50),
+        retention: None,
     }
 }
 

@@ -175,6 +175,8 @@ async fn drain(store: Arc<dyn Database>, args: &DrainArgs) -> anyhow::Result<Dra
         concurrency,
         shutdown_grace: Duration::from_secs(10),
         sweep_interval: SWEEP_INTERVAL,
+        // What is measured is the work; nothing gets old enough here.
+        retention: None,
     };
     let engine =
         Engine::new(store, vec![served(Arc::clone(&sink), concurrency)], config, Arc::new(SystemClock))

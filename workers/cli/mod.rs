@@ -17,6 +17,7 @@ mod migrate;
 mod output;
 mod parse;
 mod profiles;
+mod purge;
 mod table;
 mod times;
 mod work;
@@ -107,6 +108,8 @@ enum Command {
     /// List the workers and what they serve
     #[command(after_help = "Example:\n  aftercommit workers")]
     Workers,
+    /// Drop what was kept long enough, now and to the end
+    Purge(purge::PurgeArgs),
     /// List who did what to which effect, newest first
     Audit(fleet::AuditArgs),
     /// Measure this database and this machine
@@ -127,6 +130,7 @@ impl Command {
             | Self::Downstreams(_)
             | Self::Workers
             | Self::Audit(_)
+            | Self::Purge(_)
             | Self::Bench(_) => Verbosity::Quiet,
         }
     }
@@ -167,6 +171,7 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Effects(command) => effects::run(&context, command).await,
         Command::Downstreams(command) => fleet::downstreams(&context, &command).await,
         Command::Workers => fleet::workers(&context).await,
+        Command::Purge(args) => purge::run(&context, &args).await,
         Command::Audit(args) => fleet::audit(&context, &args).await,
         Command::Bench(command) => bench::run(&context, command).await,
     }

@@ -1,6 +1,6 @@
 //! `config check`: what contradicts itself is refused, what may surprise is told.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use aftercommit::contract::{Dedupe, Window};
 
@@ -50,6 +50,9 @@ impl Settings {
                         message: outlives_the_grace(self, settings),
                     });
                 }
+                if let Some(message) = key_outlived(self.retention.keys, &key, settings) {
+                    findings.push(Finding { key: "retention.keys".to_owned(), message });
+                }
                 if let Some(message) = horizon(settings) {
                     findings.push(Finding { key: format!("{key}.contract.window"), message });
                 }
@@ -78,6 +81,23 @@ impl Settings {
             }
         }
     }
+}
+
+/// A key that the downstream still remembers, or that a retry of the application may still carry, when ours is gone.
+fn key_outlived(keys: Duration, place: &str, operation: &Operation) -> Option<String> {
+    let window = match operation.contract.window {
+        Some(Window::For(window)) => window,
+        // Nobody keeps a key for ever.
+        Some(Window::Forever) | None => Duration::ZERO,
+    };
+    let needed = window.max(operation.policy.max_age);
+    (keys < needed).then(|| {
+        format!(
+            "({}) is shorter than {place} remembers keys or retries ({}): an old key that is enqueued again in between is a new effect, which the downstream may take for the old one",
+            show_duration(keys),
+            show_duration(needed)
+        )
+    })
 }
 
 /// Which effects a window parks before their retries are used up.

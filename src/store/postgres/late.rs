@@ -13,6 +13,9 @@ use crate::{
     store::{Late, LateAnswer},
 };
 
+/// Retention deletes an effect years after its end: then there is nothing that an answer could be about.
+const HOLD: &str = "SELECT id FROM aftercommit.effects WHERE id = $1 FOR KEY SHARE";
+
 /// Always logged; heard twice, logged once.
 const LOG: &str = "INSERT INTO aftercommit.attempts
   (effect_id, token, number, late, replayed, response_status, started_at, ended_at, worker, phase, outcome, error)
@@ -55,6 +58,9 @@ async fn hear(connection: &mut PgConnection, answer: &LateAnswer) -> Result<Late
             .bind(id)
             .fetch_optional(&mut *connection)
             .await?;
+    if sqlx::query(HOLD).bind(id).fetch_optional(&mut *connection).await?.is_none() {
+        return Ok(Late::Logged);
+    }
     log(connection, answer).await?;
     if answer.attempt.verdict != Verdict::Applied {
         return Ok(Late::Logged);

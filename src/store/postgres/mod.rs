@@ -5,8 +5,8 @@
 //! more runs in a `Tx`, which closes its connection when it is dropped in the middle.
 //!
 //! One file per concern: `migrate` · `enqueue` (the caller's transaction) · `claim` and `scan` (its watermarks) · `settle` · `sweep` (leases
-//! that ended, overdue effects) · `late` · `register` (workers and terms) · `inspect` · `operate` · `wake`
-//! (LISTEN) · `row`.
+//! that ended, overdue effects) · `late` · `register` (workers and terms) · `inspect` · `operate` ·
+//! `retain` · `wake` (LISTEN) · `row`.
 
 mod claim;
 mod enqueue;
@@ -15,6 +15,7 @@ mod late;
 mod migrate;
 mod operate;
 mod register;
+mod retain;
 mod row;
 mod scan;
 mod settle;

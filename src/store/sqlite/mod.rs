@@ -15,6 +15,7 @@ mod late;
 mod migrate;
 mod operate;
 mod register;
+mod retain;
 mod row;
 mod settle;
 mod sweep;

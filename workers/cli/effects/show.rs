@@ -50,6 +50,12 @@ pub(super) async fn run(context: &Context, args: &ShowArgs) -> anyhow::Result<Ex
     }
     // Under the value, so that a long one stays readable.
     data(wrapped(&describe(&effect, &attempts, now), width(), 16))?;
+    if effect.payload_dropped {
+        data("\nThe payload was dropped; the key is kept.")?;
+    }
+    if attempts.is_empty() && effect.attempts > 0 && effect.state.is_terminal() {
+        data("\nThe attempt log was dropped (retention.history).")?;
+    }
     if !attempts.is_empty() {
         data(format!("\nAttempts\n{}", log(&attempts)))?;
     }
