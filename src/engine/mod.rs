@@ -29,8 +29,8 @@ use std::{
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::task::TaskTracker;
 
-pub use retention::{Manner, Purged, purge};
 pub use config::{Config, LEASE_MARGIN, SETTLE_BATCH_MAX, SETTLE_LINGER, SWEEP_INTERVAL, Stop};
+pub use retention::{Manner, Purged, purge};
 
 use self::{intake::Intake, lease::Leases, outage::Outages, renew::Renewals, settle::Settling};
 use crate::{

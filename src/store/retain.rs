@@ -35,10 +35,16 @@ impl Retention {
     /// The name of the setting, and the sentence.
     pub fn validate(&self) -> Result<(), (&'static str, &'static str)> {
         if self.payloads > self.keys {
-            return Err(("payloads", "must not be longer than retention.keys: the key takes the payload along"));
+            return Err((
+                "payloads",
+                "must not be longer than retention.keys: the key takes the payload along",
+            ));
         }
         if self.history > self.keys {
-            return Err(("history", "must not be longer than retention.keys: the key takes the history along"));
+            return Err((
+                "history",
+                "must not be longer than retention.keys: the key takes the history along",
+            ));
         }
         Ok(())
     }

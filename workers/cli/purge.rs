@@ -12,7 +12,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Context, Exit, data, json,
-    output::{plural, progress}, talk, work::Signals};
+    output::{plural, progress},
+    talk,
+    work::Signals,
+};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

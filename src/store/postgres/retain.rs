@@ -112,7 +112,8 @@ WHERE kept = ANY ($1::int2[]) AND finished_at <= (SELECT clock_timestamp()) - $2
 const REGISTRATION: &str = "SELECT pg_advisory_xact_lock(7022364301936348006)";
 
 /// There is a row of `terms` per configuration that ever was: few.
-const RETIRE: &str = "UPDATE aftercommit.terms AS t SET retired_at = CASE WHEN t.retired_at IS NULL THEN clock_timestamp() END
+const RETIRE: &str =
+    "UPDATE aftercommit.terms AS t SET retired_at = CASE WHEN t.retired_at IS NULL THEN clock_timestamp() END
 WHERE (t.retired_at IS NULL) = NOT EXISTS (SELECT FROM aftercommit.operations AS o WHERE o.terms = t.id)";
 
 /// A worker that has run since before they were retired may still claim under them.

@@ -96,9 +96,9 @@ impl Retain for SqliteStore {
     async fn forget_unused(&self, keys: Duration) -> Result<u64, StoreError> {
         let doing = "forgetting what nothing refers to";
         self.write(doing, move |conn, now| {
-            Box::pin(async move {
-                forget(conn, now.minus(keys), now).await.map_err(StoreError::during(doing))
-            })
+            Box::pin(
+                async move { forget(conn, now.minus(keys), now).await.map_err(StoreError::during(doing)) },
+            )
         })
         .await
     }
@@ -196,10 +196,12 @@ pub(super) async fn redact(conn: &mut SqliteConnection, id: i64) -> Result<(), S
     let token = next_token(conn).await?;
     let redacted = async {
         drop_payload(conn, id).await?;
-        sqlx::query("UPDATE aftercommit_attempts SET error = 'redacted' WHERE effect_id = ?1 AND error IS NOT NULL")
-            .bind(id)
-            .execute(&mut *conn)
-            .await?;
+        sqlx::query(
+            "UPDATE aftercommit_attempts SET error = 'redacted' WHERE effect_id = ?1 AND error IS NOT NULL",
+        )
+        .bind(id)
+        .execute(&mut *conn)
+        .await?;
         sqlx::query(
             "UPDATE aftercommit_outcomes SET token = ?2, kept = kept & 2, response = NULL, response_raw = NULL, \
                  note = CASE WHEN note IS NOT NULL THEN 'redacted' END WHERE effect_id = ?1",
