@@ -20,6 +20,7 @@ mod network;
 mod pool;
 mod postgres_killed;
 mod processes;
+mod retention;
 mod servers;
 mod shop;
 mod signals;

@@ -19,10 +19,10 @@ on_every_database! {
 async fn every_table_stays_bounded_and_late_keys_are_answered(db: &TestDatabase) {
     let ms = Duration::from_millis;
     let plan = Plan {
-        lasts: Duration::from_secs(12),
+        lasts: Duration::from_secs(16),
         per_second: 60,
         retention: Retention { payloads: ms(800), history: ms(1600), keys: ms(3000) },
-        restart_every: Duration::from_secs(3),
+        restart_every: Duration::from_secs(4),
     };
     let load = Load::run(db, plan, Chance::seeded()).await;
     load.check();

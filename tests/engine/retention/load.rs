@@ -89,7 +89,11 @@ impl Load {
     /// what there may be of effects follows from the rate.
     pub(super) fn check(&self) {
         let plan = &self.plan;
-        assert!(self.restarts >= 3 && self.enqueued > u64::from(plan.per_second) * plan.lasts.as_secs() / 2);
+        assert!(
+            self.restarts >= 3 && self.enqueued > plan.lasts.as_secs() * 5,
+            "a load of {}",
+            self.enqueued
+        );
         let (first, second) = (self.most(self.warm(), self.half()), self.most(self.half(), f64::MAX));
         let per_second = f64::from(plan.per_second);
         for (table, most) in &second {
