@@ -39,18 +39,23 @@ CREATE INDEX audit_general ON aftercommit.audit (at) WHERE effect_id IS NULL;
 
 -- What makes two effects of one key the same request: before each part whether it is there (one byte) and how long it is
 -- (64 bits, big-endian), so that no two requests share their bytes; SHA-256. `needs` is a JSON array without spaces. The same
--- bytes as effect/fingerprint.rs.
+-- bytes as effect/fingerprint.rs. One expression without settings of its own, so that it is inlined: 10 µs instead of 54 where
+-- the parts were unnested and aggregated.
 CREATE FUNCTION aftercommit.fingerprint(
   operation text, payload text, body bytea, content_type text, headers text, target text, ordering_key text, needs text,
   bindings text, undoes text)
-RETURNS bytea LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT sha256(string_agg(
-    CASE WHEN part IS NULL THEN '\x00'::bytea ELSE '\x01'::bytea || int8send(octet_length(part)::bigint) || part END,
-    ''::bytea ORDER BY n))
-  FROM unnest(ARRAY[
-    convert_to(operation, 'UTF8'), convert_to(payload, 'UTF8'), body, convert_to(content_type, 'UTF8'),
-    convert_to(headers, 'UTF8'), convert_to(target, 'UTF8'), convert_to(ordering_key, 'UTF8'), convert_to(needs, 'UTF8'),
-    convert_to(bindings, 'UTF8'), convert_to(undoes, 'UTF8')]) WITH ORDINALITY AS p (part, n)
+RETURNS bytea LANGUAGE sql STABLE AS $$
+  SELECT sha256(
+    coalesce('\x01'::bytea || int8send(octet_length(convert_to(operation, 'UTF8'))::bigint) || convert_to(operation, 'UTF8'), '\x00'::bytea)
+    || coalesce('\x01'::bytea || int8send(octet_length(convert_to(payload, 'UTF8'))::bigint) || convert_to(payload, 'UTF8'), '\x00'::bytea)
+    || coalesce('\x01'::bytea || int8send(octet_length(body)::bigint) || body, '\x00'::bytea)
+    || coalesce('\x01'::bytea || int8send(octet_length(convert_to(content_type, 'UTF8'))::bigint) || convert_to(content_type, 'UTF8'), '\x00'::bytea)
+    || coalesce('\x01'::bytea || int8send(octet_length(convert_to(headers, 'UTF8'))::bigint) || convert_to(headers, 'UTF8'), '\x00'::bytea)
+    || coalesce('\x01'::bytea || int8send(octet_length(convert_to(target, 'UTF8'))::bigint) || convert_to(target, 'UTF8'), '\x00'::bytea)
+    || coalesce('\x01'::bytea || int8send(octet_length(convert_to(ordering_key, 'UTF8'))::bigint) || convert_to(ordering_key, 'UTF8'), '\x00'::bytea)
+    || coalesce('\x01'::bytea || int8send(octet_length(convert_to(needs, 'UTF8'))::bigint) || convert_to(needs, 'UTF8'), '\x00'::bytea)
+    || coalesce('\x01'::bytea || int8send(octet_length(convert_to(bindings, 'UTF8'))::bigint) || convert_to(bindings, 'UTF8'), '\x00'::bytea)
+    || coalesce('\x01'::bytea || int8send(octet_length(convert_to(undoes, 'UTF8'))::bigint) || convert_to(undoes, 'UTF8'), '\x00'::bytea))
 $$;
 
 -- As in step 1; where retention dropped the payload, the fingerprint decides instead of the columns.
@@ -84,6 +89,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   LEFT JOIN aftercommit.outcomes AS o ON o.effect_id = e.id
   WHERE e.downstream = existing.downstream AND e.idempotency_key = existing.idempotency_key
 $$;
+
+-- Effects whose payload was dropped, for those who may see that and not the fingerprint, by which a payload could be guessed.
+CREATE VIEW aftercommit.payloads_dropped AS SELECT id FROM aftercommit.effects WHERE fingerprint IS NOT NULL;
 
 -- What people did goes with the effect that they did it to; what they did to none, after `keys_us`. A function, because
 -- nobody who works or operates may write the audit: it cannot touch a row whose effect is there.
@@ -119,6 +127,11 @@ BEGIN
       EXECUTE format('GRANT SELECT, UPDATE ON aftercommit.retention TO %I', wanted);
       EXECUTE format('GRANT UPDATE (retired_at), DELETE ON aftercommit.terms TO %I', wanted);
       EXECUTE format('GRANT EXECUTE ON FUNCTION aftercommit.fingerprint, aftercommit.forget_audit TO %I', wanted);
+    END IF;
+  END LOOP;
+  FOREACH wanted IN ARRAY ARRAY['aftercommit_worker', 'aftercommit_operator', 'aftercommit_viewer'] LOOP
+    IF to_regrole(wanted) IS NOT NULL THEN
+      EXECUTE format('GRANT SELECT ON aftercommit.payloads_dropped TO %I', wanted);
     END IF;
   END LOOP;
 END

@@ -88,7 +88,8 @@ pub async fn purge(
             let took = began.elapsed();
             purged.of(step).add_assign(batch.effects);
             seen(step, batch.effects);
-            if !batch.more && !(batch.elsewhere && manner == Manner::AtOnce) {
+            let again = batch.more || (batch.elsewhere && manner == Manner::AtOnce);
+            if !again {
                 break;
             }
             limit = next_limit(limit, took);

@@ -45,7 +45,7 @@ fn ten_minutes() {
         retention: Retention { payloads: s(10), history: s(20), keys: s(60) },
         restart_every: s(30),
     };
-    let mut runs = Vec::new();
+    let (commit, mut runs) = (report::commit(), Vec::new());
     for (name, engine) in engines {
         let run = runtime.block_on(async {
             let db = TestDatabase::fresh(engine).await;
@@ -57,7 +57,7 @@ fn ten_minutes() {
         println!("{name}: {}", run.0["sum"]);
         runs.push(run);
     }
-    report::write(&plan, runs.iter().map(|(about, _)| about.clone()).collect());
+    report::write(&plan, &commit, runs.iter().map(|(about, _)| about.clone()).collect());
     runs.iter().for_each(|(_, load)| load.check());
     assert!(!runs.is_empty(), "AFTERCOMMIT_LONG_ENGINES names no database: {wanted}");
 }

@@ -20,7 +20,7 @@ macro_rules! status_columns {
         "v.id, v.downstream, v.operation, v.idempotency_key, v.state, v.held_by, v.attempts, v.due_at, v.first_sent_at, \
          v.safe_until, v.lease_until, v.worker, v.last_outcome, v.last_error, v.response_status, \
          v.response::text AS response, v.metadata::text AS metadata, v.refusal_stored, v.superseded_by, v.created_at, v.finished_at, v.token, \
-         (SELECT e.fingerprint IS NOT NULL FROM aftercommit.effects AS e WHERE e.id = v.id) AS payload_dropped"
+         EXISTS (SELECT FROM aftercommit.payloads_dropped AS gone WHERE gone.id = v.id) AS payload_dropped"
     };
 }
 

@@ -25,12 +25,17 @@ pub(super) async fn of(db: &TestDatabase, name: &str, load: &Load) -> Value {
     })
 }
 
+/// What is being measured: asked before the run, during which somebody may commit.
+pub(super) fn commit() -> String {
+    said("git", &["rev-parse", "HEAD"])
+}
+
 /// Writes the report beside the repository's other ones.
-pub(super) fn write(plan: &Plan, runs: Vec<Value>) {
+pub(super) fn write(plan: &Plan, commit: &str, runs: Vec<Value>) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("workers/ lies in the root");
     let report = json!({
         "what": "a load with a short retention: rows of every table over time, and late enqueues at every stage",
-        "commit": said("git", &["rev-parse", "HEAD"]),
+        "commit": commit,
         "machine": {
             "cpus": std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
             "kernel": said("uname", &["-sr"]),
