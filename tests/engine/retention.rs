@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 use aftercommit::store::Retention;
 
 use self::load::{Load, Plan};
-use crate::support::{Chance, Engine, TestDatabase, on_every_database};
+use crate::support::{Chance, Engine, TestDatabase, Way, on_every_database};
 
 on_every_database! {
     every_table_stays_bounded_and_late_keys_are_answered,
@@ -45,21 +45,19 @@ fn ten_minutes() {
         retention: Retention { payloads: s(10), history: s(20), keys: s(60) },
         restart_every: s(30),
     };
-    let (commit, mut runs) = (report::commit(), Vec::new());
-    for (name, engine) in engines {
-        let run = runtime.block_on(async {
-            let db = TestDatabase::fresh(engine).await;
-            let load = Load::run(&db, plan, Chance::seeded()).await;
-            let about = report::of(&db, name, &load).await;
-            db.remove().await;
-            (about, load)
-        });
-        println!("{name}: {}", run.0["sum"]);
-        runs.push(run);
-    }
+    let commit = report::commit();
+    assert!(!engines.is_empty(), "AFTERCOMMIT_LONG_ENGINES names no database: {wanted}");
+    let each = engines.into_iter().map(async |(name, engine)| {
+        let db = TestDatabase::fresh(engine, Way::Direct).await;
+        let load = Load::run(&db, plan, Chance::seeded()).await;
+        let about = report::of(&db, name, &load).await;
+        db.remove().await;
+        println!("{name}: {}", about["sum"]);
+        (about, load)
+    });
+    let runs = runtime.block_on(futures_util::future::join_all(each));
     report::write(&plan, &commit, runs.iter().map(|(about, _)| about.clone()).collect());
     runs.iter().for_each(|(_, load)| load.check());
-    assert!(!runs.is_empty(), "AFTERCOMMIT_LONG_ENGINES names no database: {wanted}");
 }
 
 /// What several parts of a run share.

@@ -3,9 +3,12 @@
 
 use std::time::Duration;
 
-use sqlx::{PgConnection, postgres::PgRow};
+use sqlx::postgres::PgRow;
 
-use super::{PgStore, Tx, row};
+use super::{
+    PgStore, row,
+    statement::{Tx, sql},
+};
 use crate::{
     clock::duration_micros,
     error::StoreError,
@@ -130,19 +133,14 @@ WHERE t.id = ANY ($1::int8[]) AND t.id <> ALL (ARRAY(SELECT DISTINCT q.terms FRO
 #[async_trait::async_trait]
 impl Retain for PgStore {
     async fn drop_batch(&self, step: Step, age: Duration, limit: u32) -> Result<Batch, StoreError> {
-        let sql = match step {
+        let text = match step {
             Step::Payloads => PAYLOADS,
             Step::History => HISTORY,
             Step::Keys => return self.drop_keys(age, limit).await,
         };
-        sqlx::query(sql)
-            .bind(step.as_str())
-            .bind(micros(age))
-            .bind(i64::from(limit))
-            .fetch_one(&self.pool)
-            .await
-            .map_err(StoreError::during(DOING))
-            .and_then(|row| batch(&row))
+        let statement = sql(text).bind(step.as_str()).bind(micros(age)).bind(i64::from(limit));
+        let row = self.one(statement).await.map_err(StoreError::during(DOING))?;
+        batch(&row)
     }
 
     async fn due(&self, step: Step, retention: &Retention) -> Result<u64, StoreError> {
@@ -151,12 +149,8 @@ impl Retain for PgStore {
             Step::History => &[3, 2],
             Step::Keys => &[0, 1, 2, 3],
         };
-        let n: i64 = sqlx::query_scalar(DUE)
-            .bind(kept)
-            .bind(micros(retention.of(step)))
-            .fetch_one(&self.pool)
-            .await
-            .map_err(StoreError::during("counting what is due"))?;
+        let statement = sql(DUE).bind(kept).bind(micros(retention.of(step)));
+        let n: i64 = self.scalar(statement).await.map_err(StoreError::during("counting what is due"))?;
         Ok(u64::try_from(n).unwrap_or(0))
     }
 
@@ -173,13 +167,8 @@ impl PgStore {
     /// A statement more than the others: what people did may go only once its effect is gone.
     async fn drop_keys(&self, age: Duration, limit: u32) -> Result<Batch, StoreError> {
         let mut tx = Tx::begin(&self.pool).await.map_err(StoreError::during(DOING))?;
-        let row = sqlx::query(KEYS)
-            .bind(Step::Keys.as_str())
-            .bind(micros(age))
-            .bind(i64::from(limit))
-            .fetch_one(&mut **tx)
-            .await
-            .map_err(StoreError::during(DOING))?;
+        let statement = sql(KEYS).bind(Step::Keys.as_str()).bind(micros(age)).bind(i64::from(limit));
+        let row = tx.one(statement).await.map_err(StoreError::during(DOING))?;
         let ids: Option<Vec<i64>> = row::get(&row, "ids")?;
         if let Some(ids) = ids {
             forget_audit(&mut tx, &ids, micros(age)).await.map_err(StoreError::during(DOING))?;
@@ -202,24 +191,19 @@ fn batch(row: &PgRow) -> Result<Batch, StoreError> {
     })
 }
 
-async fn forget_audit(connection: &mut PgConnection, ids: &[i64], keys_us: i64) -> Result<i64, sqlx::Error> {
-    sqlx::query_scalar("SELECT aftercommit.forget_audit($1, $2)")
-        .bind(ids)
-        .bind(keys_us)
-        .fetch_one(connection)
-        .await
+async fn forget_audit(tx: &mut Tx<'_>, ids: &[i64], keys_us: i64) -> Result<i64, sqlx::Error> {
+    tx.scalar(sql("SELECT aftercommit.forget_audit($1, $2)").bind(ids).bind(keys_us)).await
 }
 
-async fn forget(connection: &mut PgConnection, keys_us: i64) -> Result<u64, sqlx::Error> {
-    sqlx::query(REGISTRATION).execute(&mut *connection).await?;
-    sqlx::query(RETIRE).execute(&mut *connection).await?;
-    let unused: Option<Vec<i64>> =
-        sqlx::query_scalar(UNUSED).bind(keys_us).fetch_one(&mut *connection).await?;
+async fn forget(tx: &mut Tx<'_>, keys_us: i64) -> Result<u64, sqlx::Error> {
+    tx.execute(sql(REGISTRATION)).await?;
+    tx.execute(sql(RETIRE)).await?;
+    let unused: Option<Vec<i64>> = tx.scalar(sql(UNUSED).bind(keys_us)).await?;
     let mut forgotten = 0;
     if let Some(unused) = unused {
-        sqlx::raw_sql("SET LOCAL enable_seqscan = on").execute(&mut *connection).await?;
-        forgotten = sqlx::query(FORGET).bind(unused).execute(&mut *connection).await?.rows_affected();
+        tx.set("SET LOCAL enable_seqscan = on").await?;
+        forgotten = tx.execute(sql(FORGET).bind(unused)).await?;
     }
-    let audit = forget_audit(connection, &[], keys_us).await?;
+    let audit = forget_audit(tx, &[], keys_us).await?;
     Ok(forgotten + u64::try_from(audit).unwrap_or(0))
 }

@@ -174,6 +174,8 @@ fn start(db: &TestDatabase, plan: Plan, deployment: u32, mut chance: Chance) -> 
     });
     let request = |mut of: Served| {
         of.terms.request_sha256 = [u8::try_from(deployment % 250).unwrap_or(0); 32];
+        // What is in doubt may be resolved half a second after its deadline.
+        of.terms.contract.margin = Duration::from_millis(500);
         // A worker sweeps, and folds counters, once a lease has passed since it started.
         (of.terms.timeout, of.lease) = (Duration::from_millis(500), Duration::from_millis(2500));
         of
@@ -193,28 +195,35 @@ fn start(db: &TestDatabase, plan: Plan, deployment: u32, mut chance: Chance) -> 
 
 type Until<T> = (CancellationToken, Shared<T>);
 
+/// Effects in one transaction.
+const EACH: u32 = 4;
+
 /// Writes effects as applications do, some of which are scheduled, expire, or are cancelled later.
 async fn enqueue(sql: Arc<Sql>, plan: Plan, mut chance: Chance, (stop, enqueued): Until<u64>) {
-    let mut tick = tokio::time::interval(Duration::from_secs(1) / plan.per_second);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // A few in each transaction: one connection's commits are slower than the load that is wanted.
+    let mut tick = tokio::time::interval(Duration::from_secs(EACH.into()) / plan.per_second);
+    let begin = if sql.engine() == Engine::Sqlite { "BEGIN IMMEDIATE" } else { "BEGIN" };
     while !stop.is_cancelled() {
         tick.tick().await;
-        let engine = sql.engine();
-        let soon = engine.after(engine.now(), chance.millis(1500));
-        let (columns, values) = match chance.below(20) {
-            0 => (", due_at", format!(", {soon}")),
-            1 => (", due_at, expires_at", format!(", {soon}, {soon}")),
-            _ => ("", String::new()),
-        };
-        let downstream = if chance.percent(90) { "pay" } else { "mail" };
-        let filler = "x".repeat(usize::try_from(chance.below(600)).unwrap_or(0));
-        let key = format!("load-{}", chance.next());
-        let insert = format!(
-            r#"INSERT INTO aftercommit.effects (downstream, idempotency_key, payload{columns}) VALUES ('{downstream}', '{key}', '{{"order": "{key}", "text": "{filler}"}}'{values})"#
-        );
-        sql.execute(&insert).await;
-        *enqueued.lock().unwrap() += 1;
+        let inserts: Vec<String> = (0..EACH).map(|_| insert(sql.engine(), &mut chance)).collect();
+        sql.execute(&format!("{begin}; {}; COMMIT", inserts.join("; "))).await;
+        *enqueued.lock().unwrap() += u64::from(EACH);
     }
+}
+
+fn insert(engine: Engine, chance: &mut Chance) -> String {
+    let soon = engine.after(engine.now(), chance.millis(1500));
+    let (columns, values) = match chance.below(20) {
+        0 => (", due_at", format!(", {soon}")),
+        1 => (", due_at, expires_at", format!(", {soon}, {soon}")),
+        _ => ("", String::new()),
+    };
+    let downstream = if chance.percent(90) { "pay" } else { "mail" };
+    let filler = "x".repeat(usize::try_from(chance.below(600)).unwrap_or(0));
+    let key = format!("load-{}", chance.next());
+    format!(
+        r#"INSERT INTO aftercommit.effects (downstream, idempotency_key, payload{columns}) VALUES ('{downstream}', '{key}', '{{"order": "{key}", "text": "{filler}"}}'{values})"#
+    )
 }
 
 /// Counts every table that there is.
