@@ -195,6 +195,7 @@ mod tests {
             response: None,
             metadata: None,
             refusal_stored: false,
+            payload_dropped: false,
             superseded_by: None,
             created_at: Timestamp::from_micros(0),
             finished_at: None,

@@ -1,7 +1,8 @@
 //! The worker's engine: claim, attempt, decide, settle, sweep.
 //!
 //! `intake` claims (committed before the call), `attempt` carries one claim out, `settle` writes what was decided in
-//! batches, `budget` and `hold` keep to rates, pauses and breakers, `renew` keeps leases alive from a thread of its own, `sweep` judges leases that ended. The loops live here
+//! batches, `budget` and `held_by` keep to rates, pauses and breakers, `hold` to HOLD, `renew` keeps leases alive from a
+//! thread of its own, `sweep` judges leases that ended, `retention` drops what was kept long enough. The loops live here
 //! once; what differs per database lives in `store`, what differs per downstream behind
 //! [`crate::downstream::Downstream`]. Only [`crate::decision`] decides.
 
@@ -17,6 +18,7 @@ mod lease;
 mod outage;
 mod renew;
 mod report;
+mod retention;
 mod settle;
 mod sweep;
 
@@ -36,6 +38,7 @@ pub use config::{Config, LEASE_MARGIN, SETTLE_BATCH_MAX, SETTLE_LINGER, SWEEP_IN
 pub use figures::{ATTEMPT_BUCKETS_MS, DownstreamFigures, LAG_BUCKETS_MS, Pulse, Timings};
 pub use hold::Journal;
 pub use report::Report;
+pub use retention::{Manner, Purged, purge};
 
 use self::{
     budget::Sharing, figures::Figures, held_by::Budgets, intake::Intake, lease::Leases, outage::Outages,
@@ -166,10 +169,12 @@ impl Engine {
     pub async fn run(&self, stop: Stop) -> Result<Report, StoreError> {
         let session = Session::start(&self.shared, &stop).await?;
         let sweeping = session.tracker.spawn(sweep::run(self.shared.clone(), stop.clone()));
+        let retaining = session.tracker.spawn(retention::run(self.shared.clone(), stop.clone()));
         let worked = session.intake(&stop).run().await;
         stop.drain.cancel();
         session.finish(&stop, tokio::time::sleep(self.shared.config.shutdown_grace)).await;
         log_panic("sweep", sweeping.await);
+        log_panic("retention", retaining.await);
         worked.map(|()| self.report())
     }
 

@@ -112,7 +112,7 @@ fn every_change_that_a_person_may_order_is_a_legal_transition() {
             Change::NewHistory | Change::OneResend => State::Ready,
             // The state follows from the due time; asking to cancel changes it only at the settle.
             Change::DueNow => State::Ready,
-            Change::RequestCancel => continue,
+            Change::RequestCancel | Change::Redact => continue,
             Change::End(state) => state,
             Change::Park(_) => State::InDoubt,
         };

@@ -60,6 +60,8 @@ pub struct Status {
     pub metadata: Option<Box<serde_json::value::RawValue>>,
     /// The downstream stored its refusal under the key: a retry could only replay it.
     pub refusal_stored: bool,
+    /// Retention, or a person, dropped its payload: it cannot be sent again.
+    pub payload_dropped: bool,
     /// The effect that took its place.
     pub superseded_by: Option<EffectId>,
     /// When it was written.

@@ -8,13 +8,14 @@ use crate::{contract::OnUnknown, effect::EffectId};
 const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn verbs() -> [Verb; 5] {
+fn verbs() -> [Verb; 6] {
     [
         Verb::Retry,
         Verb::Resend,
         Verb::Cancel,
         Verb::ResolveApplied { response: None },
         Verb::ResolveNotApplied,
+        Verb::Redact,
     ]
 }
 
@@ -46,6 +47,7 @@ fn subject(state: State, uncertain: bool) -> Subject {
         pinned: None,
         superseded: false,
         refusal_stored: false,
+        payload_dropped: false,
     }
 }
 
@@ -92,6 +94,7 @@ fn ordered(verb: &Verb, state: State, uncertain: bool) -> Option<Change> {
         (Verb::Cancel, state) if state.is_pending() => Some(Change::End(State::Cancelled)),
         (Verb::ResolveApplied { .. }, State::InDoubt) => Some(Change::End(State::Succeeded)),
         (Verb::ResolveNotApplied, State::InDoubt) => Some(Change::End(State::Failed)),
+        (Verb::Redact, state) if state.is_terminal() => Some(Change::Redact),
         _ => None,
     }
 }
@@ -184,6 +187,7 @@ fn what_was_superseded_or_refused_for_good_is_not_sent_again() {
     let retry = |subject: Subject| judge(&Verb::Retry, &somebody(), None, &subject, NOW);
     assert_eq!(retry(Subject { superseded: true, ..failed() }), Err(Refusal::Superseded));
     assert_eq!(retry(Subject { refusal_stored: true, ..failed() }), Err(Refusal::RefusalStored));
+    assert_eq!(retry(Subject { payload_dropped: true, ..failed() }), Err(Refusal::PayloadDropped));
     let superseded = Subject { superseded: true, ..subject(State::InDoubt, true) };
     assert_eq!(judge(&Verb::Resend, &somebody(), None, &superseded, NOW), Err(Refusal::Superseded));
 }

@@ -30,6 +30,7 @@ mod postgres_killed;
 mod processes;
 mod profiles;
 mod secrets;
+mod retention;
 mod servers;
 mod shop;
 mod signals;

@@ -12,8 +12,9 @@ use aftercommit::{
     downstream::Rate,
     error::StoreError,
     store::{
-        Budget, Claim, Database, Expired, Granted, Holds, Late, LateAnswer, Origin, Overdue, RegisteredTerms,
-        Registration, Report, Settled, Settlement, Store, TermsIds, Token, Want,
+        Batch, Budget, Claim, Database, Expired, Granted, Holds, Late, LateAnswer, Origin, Overdue,
+        RegisteredTerms, Registration, Report, Retain, Retention, Settled, Settlement, Step, Store, TermsIds,
+        Token, Want,
         identity::{Hold, Identify, Identity, Lifted, Mismatch},
     },
     verb::Actor,
@@ -157,6 +158,21 @@ impl Budget for FaultyStore {
 
     async fn pause_refused(&self, downstream: &str, worker: &str, reason: &str) -> Result<bool, StoreError> {
         self.around(Op::Budget, self.inner.pause_refused(downstream, worker, reason)).await
+    }
+}
+
+#[async_trait::async_trait]
+impl Retain for FaultyStore {
+    async fn drop_batch(&self, step: Step, age: Duration, limit: u32) -> Result<Batch, StoreError> {
+        self.inner.drop_batch(step, age, limit).await
+    }
+
+    async fn due(&self, step: Step, retention: &Retention) -> Result<u64, StoreError> {
+        self.inner.due(step, retention).await
+    }
+
+    async fn forget_unused(&self, keys: Duration) -> Result<u64, StoreError> {
+        self.inner.forget_unused(keys).await
     }
 }
 

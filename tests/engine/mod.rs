@@ -11,6 +11,7 @@ mod figures;
 mod leases;
 mod outages;
 mod profiles;
+mod retention;
 mod shutdown;
 
 use std::{sync::Arc, time::Duration};
@@ -40,6 +41,7 @@ pub(super) fn config(worker: &str) -> Config {
         concurrency: 32,
         shutdown_grace: Duration::from_secs(20),
         sweep_interval: Duration::from_millis(50),
+        retention: None,
     }
 }
 

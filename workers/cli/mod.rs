@@ -20,6 +20,7 @@ mod migrate;
 mod output;
 mod parse;
 mod profiles;
+mod purge;
 mod serve;
 mod table;
 mod times;
@@ -125,6 +126,8 @@ enum Command {
     /// List the workers and what they serve
     #[command(after_help = "Example:\n  aftercommit workers")]
     Workers,
+    /// Drop what was kept long enough, now and to the end
+    Purge(purge::PurgeArgs),
     /// List who did what to which effect, newest first
     Audit(fleet::AuditArgs),
     /// Look at what stopped the fleet, and let it go on
@@ -154,7 +157,7 @@ impl Command {
             | Self::Workers
             | Self::Audit(_)
             | Self::Hold(_)
-            | Self::Bench(_) => Verbosity::Quiet,
+            | Self::Purge(_)
             | Self::Bench(_)
             | Self::Completions(_)
             | Self::Man(_) => Verbosity::Quiet,
@@ -198,6 +201,7 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Effects(command) => effects::run(&context, command).await,
         Command::Downstreams(command) => fleet::downstreams(&context, &command).await,
         Command::Workers => fleet::workers(&context).await,
+        Command::Purge(args) => purge::run(&context, &args).await,
         Command::Audit(args) => fleet::audit(&context, &args).await,
         Command::Hold(command) => hold::run(&context, &command).await,
         Command::Bench(command) => bench::run(&context, command).await,

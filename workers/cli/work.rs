@@ -227,6 +227,7 @@ pub(crate) fn engine_config(settings: &Settings, served: &[downstream::Served]) 
         shutdown_grace: settings.worker.shutdown_grace,
         // A lost lease is noticed within a fraction of its length; looking costs one indexed query.
         sweep_interval: (shortest / 6).clamp(Duration::from_millis(200), SWEEP_INTERVAL),
+        retention: Some(settings.retention.kept()),
     }
 }
 

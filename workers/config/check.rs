@@ -1,6 +1,8 @@
 //! `config check`: what contradicts itself is refused, what may surprise is told.
 
-use std::{collections::BTreeMap, ops::Bound};
+use std::{collections::BTreeMap, ops::Bound, time::Duration};
+
+use aftercommit::contract::Window;
 
 use super::{
     ConfigError, DownstreamSettings, Finding, Operation, Settings, downstream::has_key_space, horizon,
@@ -41,6 +43,9 @@ impl Settings {
                         key: format!("{key}.timeout"),
                         message: outlives_the_grace(self, settings),
                     });
+                }
+                if let Some(message) = key_outlived(self.retention.keys, &key, settings) {
+                    findings.push(Finding { key: "retention.keys".to_owned(), message });
                 }
                 if let Some(message) = horizon::parks(settings) {
                     findings.push(Finding { key: format!("{key}.contract.window"), message });
@@ -95,6 +100,23 @@ impl Settings {
             }
         }
     }
+}
+
+/// A key that the downstream still remembers, or that a retry of the application may still carry, when ours is gone.
+fn key_outlived(keys: Duration, place: &str, operation: &Operation) -> Option<String> {
+    let window = match operation.contract.window {
+        Some(Window::For(window)) => window,
+        // Nobody keeps a key for ever.
+        Some(Window::Forever) | None => Duration::ZERO,
+    };
+    let needed = window.max(operation.policy.max_age);
+    (keys < needed).then(|| {
+        format!(
+            "({}) is shorter than {place} remembers keys or retries ({}): an old key that is enqueued again in between is a new effect, which the downstream may take for the old one",
+            show_duration(keys),
+            show_duration(needed)
+        )
+    })
 }
 
 /// A stop that does not wait for open calls turns every deployment into unknown outcomes.

@@ -120,6 +120,13 @@ pub struct Retention {
     pub keys: Duration,
 }
 
+impl Retention {
+    /// As the engine and `purge` take it.
+    pub fn kept(&self) -> aftercommit::store::Retention {
+        aftercommit::store::Retention { payloads: self.payloads, history: self.history, keys: self.keys }
+    }
+}
+
 /// `[dashboard]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dashboard {
@@ -355,12 +362,16 @@ fn worker(section: Section<'_>) -> Result<Worker, ConfigError> {
 }
 
 fn retention(section: Section<'_>) -> Result<Retention, ConfigError> {
+    // Shorter keys shorten the other defaults; what somebody wrote must not contradict them.
+    let default = aftercommit::store::Retention::default();
+    let keys = section.get_or("keys", default.keys)?;
     let retention = Retention {
-        history: section.get_or("history", 30 * DAY)?,
-        payloads: section.get_or("payloads", 3 * DAY)?,
+        history: section.get_or("history", default.history.min(keys))?,
+        payloads: section.get_or("payloads", default.payloads.min(keys))?,
         requests: section.get_or("requests", DAY)?,
-        keys: section.get_or("keys", 400 * DAY)?,
+        keys,
     };
+    retention.kept().validate().map_err(|(key, problem)| section.error(key, problem))?;
     section.finish()?;
     Ok(retention)
 }

@@ -307,6 +307,28 @@ fn a_profile_is_refined_and_an_operation_refines_further() {
 }
 
 #[test]
+fn what_is_kept_for_how_long_fits_together() {
+    let retention = |lines: &str| format!("{HEAD}[retention]\n{lines}\n{SHOP}");
+    for (lines, key) in [
+        ("keys = \"1h\"\npayloads = \"2h\"", "retention.payloads"),
+        ("keys = \"1h\"\nhistory = \"61m\"", "retention.history"),
+    ] {
+        let said = refused(&retention(lines));
+        assert!(said.contains(key) && said.contains("retention.keys"), "{said}");
+    }
+    // Shorter keys shorten the defaults.
+    let short = load(&retention("keys = \"1h\"")).unwrap();
+    let hour = Duration::from_secs(3600);
+    assert_eq!((short.retention.payloads, short.retention.history), (hour, hour));
+    let notes: Vec<_> = short.check().into_iter().filter(|note| note.key == "retention.keys").collect();
+    assert!(notes.len() == 1 && notes[0].message.contains("downstream.shop"), "{notes:?}");
+    assert!(load(&format!("{HEAD}{SHOP}")).unwrap().check().iter().all(|note| note.key != "retention.keys"));
+    // History may go first.
+    let settings = load(&retention("history = \"1m\"")).unwrap();
+    assert_eq!(settings.retention.kept().history, Duration::from_secs(60));
+}
+
+#[test]
 fn a_window_shorter_than_the_retries_is_told() {
     let told = |toml: &str| {
         let findings = load(&format!("{HEAD}{SHOP}{toml}\n")).unwrap().check();

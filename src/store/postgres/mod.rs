@@ -6,7 +6,8 @@
 //! statement runs, here and behind a transaction pooler; no other file asks.
 //!
 //! One file per concern: `migrate` · `enqueue` (the caller's transaction) · `budget` · `claim` and `scan` (its watermarks) · `settle` · `sweep` (leases
-//! that ended, overdue effects) · `late` · `register` (workers and terms) · `inspect` · `operate` · `doctor` · `wake`
+//! that ended, overdue effects) · `late` · `register` (workers and terms) · `inspect` · `operate` · `doctor` ·
+//! `retain` · `wake`
 //! (LISTEN) · `row`.
 
 mod budget;
@@ -20,6 +21,7 @@ mod late;
 mod migrate;
 mod operate;
 mod register;
+mod retain;
 mod row;
 mod scan;
 mod session;

@@ -5,6 +5,7 @@ use sqlx::postgres::PgRow;
 use super::{
     PgStore, Tx,
     inspect::status_of,
+    retain::REDACT,
     row::{self, StoredResponse, history_columns, sentence},
     statement::sql,
     wake::CHANNEL,
@@ -42,7 +43,8 @@ const SUBJECT: &str = concat!(
     history_columns!(),
     ", clock_timestamp() AS now_at, q.quiet_at, sent.request_sha256 AS sent_sha256, today.request_sha256 AS today_sha256,
   today.id AS today_id, today.contract::text AS contract,
-  o.superseded_by IS NOT NULL AS superseded, coalesce(o.refusal_stored, false) AS refusal_stored
+  o.superseded_by IS NOT NULL AS superseded, coalesce(o.refusal_stored, false) AS refusal_stored,
+  e.fingerprint IS NOT NULL AS payload_dropped
 FROM aftercommit.effects AS e
 LEFT JOIN aftercommit.queue AS q ON q.id = e.id
 LEFT JOIN aftercommit.outcomes AS o ON o.effect_id = e.id
@@ -177,6 +179,7 @@ fn subject(before: &Status, row: &PgRow) -> Result<Subject, StoreError> {
         pinned: sent.map(|sent| Pinned { sent, today }),
         superseded: row::get(row, "superseded")?,
         refusal_stored: row::get(row, "refusal_stored")?,
+        payload_dropped: row::get(row, "payload_dropped")?,
     })
 }
 
@@ -191,6 +194,7 @@ async fn apply(
         Change::DueNow => DUE_NOW,
         Change::OneResend => ONE_RESEND,
         Change::RequestCancel => REQUEST_CANCEL,
+        Change::Redact => REDACT,
         Change::Park(why) => {
             return tx.execute(sql(PARK).bind(id.get()).bind(sentence(why))).await.map(drop);
         }
@@ -201,7 +205,7 @@ async fn apply(
         Change::NewHistory | Change::DueNow | Change::OneResend => {
             tx.execute(sql("SELECT pg_notify($1, '')").bind(CHANNEL)).await.map(drop)
         }
-        Change::RequestCancel | Change::Park(_) | Change::End(_) => Ok(()),
+        Change::RequestCancel | Change::Redact | Change::Park(_) | Change::End(_) => Ok(()),
     }
 }
 
@@ -220,7 +224,8 @@ async fn end(
         | Verb::Retry
         | Verb::Resend
         | Verb::Cancel
-        | Verb::ResolveNotApplied => StoredResponse::default(),
+        | Verb::ResolveNotApplied
+        | Verb::Redact => StoredResponse::default(),
     };
     let reason = actor.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
     let note = sentence(&format!("{} by {}{reason}", verb.as_str(), actor.who));

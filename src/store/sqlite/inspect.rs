@@ -30,7 +30,8 @@ const STATUS: &str = "SELECT s.id, CAST(s.downstream AS TEXT) AS downstream, CAS
      CAST(s.due_at AS INTEGER) AS due_at, s.first_sent_at, s.safe_until, s.lease_until, s.worker, s.last_outcome, \
      s.last_error, s.response_status, s.response, CAST(s.metadata AS TEXT) AS metadata, \
      coalesce(o.refusal_stored, 0) AS refusal_stored, s.superseded_by, \
-     CAST(s.created_at AS INTEGER) AS created_at, s.finished_at, coalesce(q.token, o.token, 0) AS token \
+     CAST(s.created_at AS INTEGER) AS created_at, s.finished_at, coalesce(q.token, o.token, 0) AS token, \
+     (SELECT e.fingerprint IS NOT NULL FROM aftercommit_effects AS e WHERE e.id = s.id) AS payload_dropped \
      FROM aftercommit_status AS s LEFT JOIN aftercommit_queue AS q ON q.id = s.id \
      LEFT JOIN aftercommit_outcomes AS o ON o.effect_id = s.id ";
 
@@ -179,6 +180,7 @@ fn status(row: &SqliteRow) -> Result<Status, StoreError> {
         response: fields.opt_text("response")?.map(raw),
         metadata: fields.shown("metadata")?.map(raw),
         refusal_stored: fields.flag("refusal_stored")?,
+        payload_dropped: fields.flag("payload_dropped")?,
         superseded_by: fields.opt_int("superseded_by")?.map(EffectId::new),
         created_at: fields.time("created_at")?,
         finished_at: fields.opt_time("finished_at")?,

@@ -19,6 +19,7 @@ mod late;
 mod migrate;
 mod operate;
 mod register;
+mod retain;
 mod row;
 mod settle;
 mod sweep;

@@ -3,7 +3,7 @@
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
-    SqliteStore, inspect,
+    SqliteStore, inspect, retain,
     row::{Fields, HISTORY, QUEUE_STATE, history, next_token},
     write::{Ending, Writes, add_to_counter},
 };
@@ -66,6 +66,7 @@ pub(super) async fn act(
         Change::NewHistory | Change::DueNow | Change::OneResend | Change::RequestCancel | Change::Park(_) => {
             requeue(conn, &target, &change, now).await?;
         }
+        Change::Redact => retain::redact(conn, id.get()).await?,
     }
     let Some(status) = inspect::effect(conn, id).await? else { return Ok(Acted::NotFound) };
     sqlx::query(
@@ -108,7 +109,7 @@ async fn load(conn: &mut SqliteConnection, id: i64, now: Timestamp) -> Result<Op
              coalesce(q.token, o.token) AS token, coalesce(q.number, o.number) AS number, \
              coalesce(q.sent_before, o.sent_before) AS was_sent, p.request_sha256 AS sent, \
              today.request_sha256 AS today, today.contract AS contract, o.superseded_by, \
-             coalesce(o.refusal_stored, 0) AS refusal_stored \
+             coalesce(o.refusal_stored, 0) AS refusal_stored, e.fingerprint IS NOT NULL AS payload_dropped \
          FROM aftercommit_effects AS e LEFT JOIN aftercommit_queue AS q ON q.id = e.id \
          LEFT JOIN aftercommit_outcomes AS o ON o.effect_id = e.id \
          LEFT JOIN aftercommit_terms AS p ON p.id = q.terms \
@@ -149,6 +150,7 @@ fn target(row: &SqliteRow, now: Timestamp) -> Result<Target, StoreError> {
             pinned: fields.opt_bytes("sent")?.map(|sent| Pinned { sent, today }),
             superseded: fields.opt_int("superseded_by")?.is_some(),
             refusal_stored: fields.flag("refusal_stored")?,
+            payload_dropped: fields.flag("payload_dropped")?,
         },
     })
 }
@@ -168,7 +170,8 @@ async fn end(
         | Verb::ResolveNotApplied
         | Verb::Retry
         | Verb::Resend
-        | Verb::Cancel => None,
+        | Verb::Cancel
+        | Verb::Redact => None,
     };
     let note = (state == State::Failed).then(|| {
         let reason = actor.reason.as_deref().unwrap_or_default();
@@ -215,7 +218,7 @@ async fn requeue(
              SELECT e.id, e.downstream, 'r', ?2, e.expires_at, e.expires_at, ?3, o.number, o.sent_before \
              FROM aftercommit_effects AS e JOIN aftercommit_outcomes AS o ON o.effect_id = e.id WHERE e.id = ?1"
         }
-        Change::End(_) => return Ok(()),
+        Change::End(_) | Change::Redact => return Ok(()),
     };
     let mut query = sqlx::query(sql).bind(target.id);
     if !matches!(change, Change::RequestCancel) {

@@ -103,6 +103,8 @@ pub(super) fn engine(
         concurrency,
         shutdown_grace: Duration::from_secs(10),
         sweep_interval: SWEEP_INTERVAL,
+        // What is measured is the work; nothing gets old enough here.
+        retention: None,
     };
     Engine::new(store, vec![served], config, Arc::new(SystemClock))
         .map_err(|problem| fail(Exit::Usage, problem))

@@ -137,6 +137,26 @@ pub(crate) struct ResolveArgs {
     response: Option<String>,
 }
 
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Payload, body, headers and response go, and what the log quotes of the answer.
+Key, state, times and metadata stay: the same request under the key is still
+answered as this effect, another one refused. It cannot be sent again.
+
+Exit codes with several IDs: 0 all done, 5 some done; none done: 3 when none of
+them exists, else 4 (the state forbids it).
+
+Example:
+  aftercommit effects redact 17 --reason 'erasure request 2026-118'")]
+pub(crate) struct RedactArgs {
+    /// The effects' numbers
+    #[arg(required = true, value_name = "ID", value_parser = parse::effect_id)]
+    ids: Vec<EffectId>,
+    /// Why, for the audit
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+}
+
 /// What a person found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Found {
@@ -175,6 +195,12 @@ pub(super) async fn resolve(context: &Context, args: &ResolveArgs) -> anyhow::Re
         Found::NotApplied => Verb::ResolveNotApplied,
     };
     act(context, &target, &verb).await
+}
+
+/// `effects redact`.
+pub(super) async fn redact(context: &Context, args: &RedactArgs) -> anyhow::Result<Exit> {
+    let target = Target { ids: args.ids.clone(), reason: Some(args.reason.clone()) };
+    act(context, &target, &Verb::Redact).await
 }
 
 /// `effects resend`: says what it will do to the outside world, and asks.
@@ -306,6 +332,7 @@ fn told(context: &Context, change: &Change, now: &Status) -> anyhow::Result<()> 
         }
         Change::End(state) => format!("{state} now"),
         Change::Park(why) => format!("in doubt: {why}"),
+        Change::Redact => "redacted; its key and its outcome are kept".to_owned(),
     };
     data(format!("Effect {} is {what}.", now.id))?;
     Ok(())

@@ -133,6 +133,9 @@ fn failed(effect: &Status, attempts: &[LoggedAttempt], command: &str) -> String 
     if effect.refusal_stored {
         return format!("Nothing: it was never applied. {STORED}.");
     }
+    if effect.payload_dropped {
+        return format!("Nothing: it was never applied. {DROPPED}.");
+    }
     let retry = line(command, &format!("effects retry {}", effect.id));
     if attempts.last().is_some_and(|attempt| attempt.phase == RENDER) {
         return format!(
@@ -159,6 +162,9 @@ const RENDER: &str = "render";
 
 /// Why a retry of a stored refusal is refused.
 pub(super) const STORED: &str = "The downstream stored this refusal under the key, so a retry could only replay it: enqueue a new effect with a new key (reissue is not built yet)";
+
+/// Why what has no payload any more is not sent again.
+const DROPPED: &str = "Its payload was dropped (retention.payloads, or a redaction), so it cannot be sent again: enqueue a new effect with a new key";
 
 /// Since when nobody knows whether it was applied: the end of the first attempt, of the present history, that did not show
 /// it. `None` where there is nothing to know any more.
@@ -207,6 +213,7 @@ mod tests {
             last_error: Some("refused\x1b[2J".to_owned()),
             response_status: Some(402),
             refusal_stored: false,
+            payload_dropped: false,
             response: None,
             metadata: None,
             superseded_by: None,
@@ -236,6 +243,9 @@ mod tests {
     fn a_retry_is_recommended_only_where_it_would_not_be_refused() {
         let stored = Status { refusal_stored: true, ..effect(State::Failed) };
         let words = said(&stored, &[attempt(Verdict::Rejected, "response")], at(30), "aftercommit");
+        assert!(words.contains("new key") && !words.contains("effects retry"), "{words}");
+        let dropped = Status { payload_dropped: true, ..effect(State::Failed) };
+        let words = said(&dropped, &[], at(30), "aftercommit");
         assert!(words.contains("new key") && !words.contains("effects retry"), "{words}");
         let words = said(&effect(State::Failed), &[], at(30), "aftercommit --database sqlite:x.db");
         assert!(words.contains("aftercommit --database sqlite:x.db effects retry 17"), "{words}");

@@ -32,6 +32,8 @@ pub(crate) enum EffectsCommand {
     Cancel(act::CancelArgs),
     /// Say whether an in-doubt effect was applied
     Resolve(act::ResolveArgs),
+    /// Drop the payload and the response of an effect that has ended; key and outcome stay
+    Redact(act::RedactArgs),
 }
 
 /// Runs one of them.
@@ -44,5 +46,6 @@ pub(crate) async fn run(context: &Context, command: EffectsCommand) -> anyhow::R
         EffectsCommand::Resend(args) => act::resend(context, &args).await,
         EffectsCommand::Cancel(args) => act::cancel(context, &args).await,
         EffectsCommand::Resolve(args) => act::resolve(context, &args).await,
+        EffectsCommand::Redact(args) => act::redact(context, &args).await,
     }
 }

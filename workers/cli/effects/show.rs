@@ -58,6 +58,12 @@ pub(super) async fn run(context: &Context, args: &ShowArgs) -> anyhow::Result<Ex
     let described = describe(&effect, &attempts, now) + &request::lines(&sent, now);
     data(wrapped(&described, width(), 16))?;
     request::print_content(&sent)?;
+    if effect.payload_dropped {
+        data("\nThe payload was dropped; the key is kept.")?;
+    }
+    if attempts.is_empty() && effect.attempts > 0 && effect.state.is_terminal() {
+        data("\nThe attempt log was dropped (retention.history).")?;
+    }
     if !attempts.is_empty() {
         data(format!("\nAttempts\n{}", log(&attempts)))?;
     }
