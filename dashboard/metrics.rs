@@ -8,7 +8,7 @@ use aftercommit::{
     engine::{DownstreamFigures, Engine, Report, Timings},
     error::StoreError,
     state::State,
-    store::{Connections, Count, Database, DownstreamInfo},
+    store::{Breaker, Connections, Count, Database, DownstreamInfo},
 };
 pub(crate) use prometheus_client::encoding::prometheus_text::CONTENT_TYPE;
 use prometheus_client::{
@@ -28,6 +28,8 @@ pub(crate) struct Gauges {
     effects: BTreeMap<(String, State), u64>,
     /// Seconds since the oldest due effect became due; 0 where none is due.
     oldest_due: BTreeMap<String, f64>,
+    /// Whether a registered downstream's origin answers.
+    breakers: BTreeMap<String, Breaker>,
 }
 
 impl Gauges {
@@ -54,6 +56,9 @@ impl Gauges {
             for state in State::ALL {
                 gauges.effects.entry((name.clone(), state)).or_default();
             }
+            if info.kind.is_some() {
+                gauges.breakers.insert(name.clone(), info.breaker);
+            }
             let age = info.oldest_due_at.map_or(0.0, |due| now.since(due).as_secs_f64());
             let oldest = gauges.oldest_due.entry(name).or_default();
             *oldest = oldest.max(age);
@@ -78,6 +83,7 @@ pub(crate) fn text(
     let snapshot = Snapshot {
         effects: gauges.map(|gauges| gauges.effects.clone()).unwrap_or_default(),
         oldest_due: gauges.map(|gauges| gauges.oldest_due.clone()).unwrap_or_default(),
+        breakers: gauges.map(|gauges| gauges.breakers.clone()).unwrap_or_default(),
         worker: engine.map(|engine| (engine.report(), engine.figures())),
         pool,
     };
@@ -93,6 +99,7 @@ pub(crate) fn text(
 struct Snapshot {
     effects: BTreeMap<(String, State), u64>,
     oldest_due: BTreeMap<String, f64>,
+    breakers: BTreeMap<String, Breaker>,
     worker: Option<(Report, Vec<DownstreamFigures>)>,
     pool: Option<Connections>,
 }
@@ -127,6 +134,17 @@ impl Snapshot {
         let mut oldest = gauge(encoder, "aftercommit_oldest_due_age_seconds", help)?;
         for (downstream, age) in &self.oldest_due {
             oldest.encode_family(&[("downstream", downstream.as_str())])?.encode_gauge(age)?;
+        }
+        let help =
+            "Whether calls may go to the downstream's origin: 0 they may, 1 one may, to find out, 2 none may";
+        let mut breakers = gauge(encoder, "aftercommit_breaker_state", help)?;
+        for (downstream, breaker) in &self.breakers {
+            let state: u64 = match breaker {
+                Breaker::Closed => 0,
+                Breaker::HalfOpen => 1,
+                Breaker::Open => 2,
+            };
+            breakers.encode_family(&[("downstream", downstream.as_str())])?.encode_gauge(&state)?;
         }
         if let Some(pool) = self.pool {
             let help = "Connections to the database in this process's pool";

@@ -49,10 +49,11 @@ pub enum Sign {
 }
 
 /// Whether calls may go to an origin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Breaker {
     /// They may.
+    #[default]
     Closed,
     /// None may.
     Open,

@@ -110,45 +110,7 @@ async fn a_worker_s_metrics_say_what_happened_and_a_foreign_parser_takes_them() 
         })
         .await;
         let text = scrape().await;
-        let samples = samples(&text).await;
-        for (name, kind) in NAMES {
-            assert!(samples.iter().any(|sample| sample[0] == name && sample[1] == kind), "{name} {kind}");
-        }
-        assert_eq!(
-            value(
-                &samples,
-                "aftercommit_attempts_total",
-                &[("downstream", "payments"), ("outcome", "unknown")]
-            ),
-            1.0
-        );
-        assert_eq!(
-            value(
-                &samples,
-                "aftercommit_attempts_total",
-                &[("downstream", "payments"), ("outcome", "applied")]
-            ),
-            1.0
-        );
-        assert_eq!(
-            value(&samples, "aftercommit_attempt_duration_seconds_count", &[("downstream", "payments")]),
-            2.0
-        );
-        assert_eq!(
-            value(&samples, "aftercommit_delivery_lag_seconds_count", &[("downstream", "payments")]),
-            1.0
-        );
-        assert_eq!(
-            value(&samples, "aftercommit_effects", &[("state", "ready"), ("downstream", "(unregistered)")]),
-            1.0
-        );
-        assert!(
-            value(&samples, "aftercommit_oldest_due_age_seconds", &[("downstream", "(unregistered)")]) > 0.0
-        );
-        let text = String::from_utf8_lossy(&text).into_owned();
-        for word in ["typo_by_a_user", "order-1", SECRET] {
-            assert!(!text.contains(word), "{word} in {text}");
-        }
+        assert_told(&text).await;
         worker.signal(Signal::TERM);
         assert!(worker.ended(SOON).await.success(), "{}", worker.output());
         for line in worker.output().lines() {
@@ -157,6 +119,36 @@ async fn a_worker_s_metrics_say_what_happened_and_a_foreign_parser_takes_them() 
         }
     })
     .await;
+}
+
+/// What one unknown attempt, one success and one effect at a name that nobody registered look like.
+async fn assert_told(text: &[u8]) {
+    let samples = samples(text).await;
+    for (name, kind) in NAMES {
+        assert!(samples.iter().any(|sample| sample[0] == name && sample[1] == kind), "{name} {kind}");
+    }
+    assert_eq!(
+        value(&samples, "aftercommit_attempts_total", &[("downstream", "payments"), ("outcome", "unknown")]),
+        1.0
+    );
+    assert_eq!(
+        value(&samples, "aftercommit_attempts_total", &[("downstream", "payments"), ("outcome", "applied")]),
+        1.0
+    );
+    assert_eq!(
+        value(&samples, "aftercommit_attempt_duration_seconds_count", &[("downstream", "payments")]),
+        2.0
+    );
+    assert_eq!(value(&samples, "aftercommit_delivery_lag_seconds_count", &[("downstream", "payments")]), 1.0);
+    assert_eq!(
+        value(&samples, "aftercommit_effects", &[("state", "ready"), ("downstream", "(unregistered)")]),
+        1.0
+    );
+    assert!(value(&samples, "aftercommit_oldest_due_age_seconds", &[("downstream", "(unregistered)")]) > 0.0);
+    let text = String::from_utf8_lossy(text).into_owned();
+    for word in ["typo_by_a_user", "order-1", SECRET] {
+        assert!(!text.contains(word), "{word} in {text}");
+    }
 }
 
 fn effect(shop: &Shop, downstream: &str, key: &str) -> String {

@@ -291,7 +291,7 @@ pub(crate) fn sqlite_file(url: &str) -> Option<PathBuf> {
     (!path.is_empty() && path != ":memory:").then(|| PathBuf::from(path))
 }
 
-/// A URL as it may be shown. One that nobody can read may hold a password all the same.
+/// A URL as it may be shown.
 pub(crate) fn without_password(url: &str) -> String {
     aftercommit_workers::config::masked_url(url)
 }

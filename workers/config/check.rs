@@ -64,7 +64,8 @@ impl Settings {
         };
         let (account, origin) = (downstream.configured.account(), downstream.configured.origin());
         for (other, settings) in self.downstreams.range::<str, _>((Bound::Excluded(name), Bound::Unbounded)) {
-            let unclear = origin.is_some() && settings.configured.origin() == origin
+            let unclear = origin.is_some()
+                && settings.configured.origin() == origin
                 && settings.configured.account() != account
                 && settings.key_prefix == downstream.key_prefix
                 && has_key_space(downstream)

@@ -211,13 +211,6 @@ impl DownstreamSettings {
             origin: self.configured.origin().map(Into::into),
             ..registration(Arc::clone(&self.name), self.kind, &self.key_prefix, terms.collect())
         }
-    /// As `migrate` registers it: no secret is needed. Where a vendor tells keys apart by a credential that is not at hand,
-    /// the next worker registers the downstream anew.
-    pub(crate) fn registered(&self, secrets: &Secrets) -> RegisteredDownstream {
-        let terms = self
-            .all()
-            .map(|(name, operation)| (name.map(str::to_owned), self.terms(name, operation, secrets)));
-        registration(Arc::clone(&self.name), self.kind, &self.key_prefix, terms.collect())
     }
 }
 

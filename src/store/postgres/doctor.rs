@@ -84,7 +84,7 @@ impl Examine for PgStore {
     }
 
     fn connections(&self) -> Connections {
-        self.pool.connections()
+        self.pool.occupancy()
     }
 
     fn listener_age(&self) -> Option<Duration> {

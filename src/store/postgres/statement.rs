@@ -142,7 +142,7 @@ impl Pool {
     }
 
     /// How many there are.
-    pub(super) fn connections(&self) -> Connections {
+    pub(super) fn occupancy(&self) -> Connections {
         let open = self.pool.size();
         let idle = u32::try_from(self.pool.num_idle()).unwrap_or(open).min(open);
         Connections { idle, used: open - idle, max: self.pool.options().get_max_connections() }

@@ -6,11 +6,7 @@ use std::{
 };
 
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
-use tokio::{
-    sync::Notify,
-    task::JoinSet,
-    time::{Instant, timeout},
-};
+use tokio::{sync::Notify, task::JoinSet, time::timeout};
 
 use crate::clock::{Boot, Clock as _, SystemClock};
 

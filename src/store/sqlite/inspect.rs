@@ -15,8 +15,8 @@ use crate::{
     outcome::Verdict,
     state::State,
     store::{
-        Audited, Count, DownstreamInfo, Filter, Inspect, Intent, LoggedAttempt, Look, PAGE_MAX, Status,
-        WorkerInfo,
+        Audited, Count, DownstreamInfo, Filter, Inspect, Intent, LoggedAttempt, Look, Origin, PAGE_MAX,
+        Status, WorkerInfo,
     },
 };
 
