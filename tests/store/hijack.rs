@@ -75,7 +75,7 @@ fn shadows(schema: &str) -> Vec<String> {
         function("current_setting(text)", "text", "''"),
         function("format(text, text)", "text", "''"),
         function("quote_literal(text)", "text", "''"),
-        function("pg_notify(text, text)", "void", "NULL"),
+        function("pg_notify(text, text)", "text", "''"),
         function("nextval(regclass)", "bigint", "1"),
         function("json_depth(text)", "integer", "1"),
         function("key_problem(text, text, integer, integer, text)", "text", "NULL"),
@@ -153,11 +153,12 @@ async fn what_an_application_shadows_in_public_never_runs_as_a_worker(db: &TestD
         vec![crate::support::registered("pay", crate::support::key_terms())],
     )
     .await;
-    let id = db.insert("pay", "k").await;
+    attacker.does("INSERT INTO aftercommit.effects (downstream, idempotency_key) VALUES ('pay', 'k')").await;
     let claim = worker.claim_one("pay").await;
     worker.settle(Settling::of(&claim).succeed()).await;
-    assert!(store.effect(id).await.expect("it is readable").is_some());
+    assert!(store.effect(claim.effect.id).await.expect("it is readable").is_some());
     store.maintain().await.expect("it works");
+    db.sql.execute(&format!("ALTER DATABASE {database} RESET search_path")).await;
     assert_eq!(victims(db, &attacker).await, Vec::<String>::new());
     attacker.leaves(db).await;
 }

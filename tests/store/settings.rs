@@ -19,17 +19,14 @@ on_postgres! {
     row_security_and_planner_settings_change_nothing,
     a_role_may_set_it_too,
     a_lock_that_somebody_holds_is_waited_for_no_longer_than_we_say,
+    connections_to_a_server_that_became_read_only_are_not_given_out_again,
 }
 
 /// Everything that a worker and an operator do, once, on sessions that begin with these settings.
 async fn works(db: &TestDatabase, settings: &[(&str, &str)]) {
     let database = db.url.rsplit('/').next().unwrap_or_default();
     for (name, value) in settings {
-        // Not in a transaction that would be read-only by the one before.
-        let set = format!(
-            "SET default_transaction_read_only = off; ALTER DATABASE {database} SET {name} = {value}"
-        );
-        db.sql.execute(&set).await;
+        db.sql.execute(&format!("ALTER DATABASE {database} SET {name} = {value}")).await;
     }
     let store = db.another_store().await;
     drives(db, &store, &format!("{settings:?}")).await;
@@ -40,10 +37,11 @@ async fn drives(db: &TestDatabase, store: &std::sync::Arc<dyn Database>, what: &
     let mut application = db.sql.session().await;
     let mut write = async |key: &str| {
         let sql = format!(
-            "SET default_transaction_read_only = off;
-             INSERT INTO aftercommit.effects (downstream, idempotency_key, payload) VALUES ('pay', '{key}', '{{\"a\": \"\\u00e4\"}}')"
+            "INSERT INTO aftercommit.effects (downstream, idempotency_key, payload) VALUES ('pay', '{key}', '{{\"a\": 1.50}}')"
         );
-        crate::support::on_session(&mut application, "SET statement_timeout = 0").await.expect("it may");
+        for own in ["SET statement_timeout = 0", "SET default_transaction_read_only = off"] {
+            crate::support::on_session(&mut application, own).await.expect("it may");
+        }
         crate::support::on_session(&mut application, &sql)
             .await
             .unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -51,7 +49,7 @@ async fn drives(db: &TestDatabase, store: &std::sync::Arc<dyn Database>, what: &
     write("one").await;
     write("two").await;
     let claim = worker.claim_one("pay").await;
-    assert_eq!(claim.effect.payload.as_deref(), Some("{\"a\": \"\\u00e4\"}"), "{what}");
+    assert_eq!(claim.effect.payload.as_deref(), Some("{\"a\": 1.50}"), "{what}");
     let age = store.now().await.expect("the clock is readable").since(claim.claimed_at);
     assert!(age < std::time::Duration::from_secs(60), "{what}: claimed {age:?} ago");
     worker.settle(Settling::of(&claim).succeed()).await;
@@ -59,7 +57,7 @@ async fn drives(db: &TestDatabase, store: &std::sync::Arc<dyn Database>, what: &
         store.effect(claim.effect.id).await.expect("it is readable").map(|s| s.state),
         Some(State::Succeeded)
     );
-    let ready = store.effects(&Filter::default()).await.expect("it is readable");
+    let ready = store.effects(&Filter { limit: 10, ..Filter::default() }).await.expect("it is readable");
     assert_eq!(ready.len(), 2, "{what}: {ready:?}");
     let two = ready.iter().find(|status| status.state == State::Ready).expect("the second one is ready");
     let acted = store.act(two.id, &Verb::Cancel, &person(), None).await.expect("acting works");
@@ -185,6 +183,40 @@ async fn a_lock_that_somebody_holds_is_waited_for_no_longer_than_we_say(db: &Tes
     holder.rollback().await;
     assert_eq!(db.state(id).await, State::Ready);
     assert!(matches!(db.store.act(id, &Verb::Cancel, &person(), None).await, Ok(Acted::Done(..))));
+}
+
+/// The server says so itself: as one would that was demoted behind an address that stays.
+async fn connections_to_a_server_that_became_read_only_are_not_given_out_again(db: &TestDatabase) {
+    let _worker = Worker::start(&db.store, "w1", vec![registered("pay", key_terms())]).await;
+    // Several at one time, so that there are several.
+    let looks = (0..4).map(|_| db.store.counts());
+    for counted in futures_util::future::join_all(looks).await {
+        counted.expect("counting works");
+    }
+    let connected = "SELECT coalesce(string_agg(pid::text, ',' ORDER BY pid), '') FROM pg_stat_activity
+                     WHERE datname = current_database() AND application_name = 'aftercommit-test' AND query NOT LIKE 'LISTEN%'";
+    let before = db.sql.scalar(connected).await.expect("a list");
+    db.sql
+        .execute(
+            "CREATE FUNCTION public.demoted() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN
+               RAISE EXCEPTION USING ERRCODE = '25006', MESSAGE = 'cannot execute DELETE in a read-only transaction'; END$$;
+             CREATE TRIGGER t BEFORE DELETE ON aftercommit.workers FOR EACH ROW EXECUTE FUNCTION public.demoted()",
+        )
+        .await;
+    let error = db.store.leave("w1").await.expect_err("the server is read-only");
+    assert!(error.is_outage(), "{error:?}");
+    db.sql.execute("DROP TRIGGER t ON aftercommit.workers").await;
+    let looks = (0..4).map(|_| db.store.counts());
+    for counted in futures_util::future::join_all(looks).await {
+        counted.expect("the server works again");
+    }
+    crate::support::eventually(std::time::Duration::from_secs(20), "no old connection is left", async || {
+        let now = db.sql.scalar(connected).await.expect("a list");
+        let old = |pid: &str| before.split(',').any(|other| other == pid);
+        now.split(',').all(|pid| !old(pid)).then_some(())
+    })
+    .await;
+    db.store.leave("w1").await.expect("it works on");
 }
 
 async fn timed<T>(work: impl Future<Output = T>) -> (T, std::time::Duration) {

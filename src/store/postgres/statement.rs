@@ -83,9 +83,11 @@ impl Suspicion {
     }
 
     fn note_refusal(&self, error: Option<&sqlx::Error>) {
-        let words = error.map(|error| match error {
-            sqlx::Error::Io(io) => (io.kind(), io.to_string()),
-            _ => (std::io::ErrorKind::Other, error.to_string()),
+        let words = error.map(|error| {
+            if let sqlx::Error::Io(io) = error {
+                return (io.kind(), io.to_string());
+            }
+            (std::io::ErrorKind::Other, error.to_string())
         });
         *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = words;
     }
