@@ -25,7 +25,6 @@ use super::{
     journal::{JournalFile, default_path},
     json,
     serve::Served,
-    talk,
 };
 
 #[derive(Debug, Args)]

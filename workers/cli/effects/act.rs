@@ -199,7 +199,8 @@ pub(super) async fn resolve(context: &Context, args: &ResolveArgs) -> anyhow::Re
 
 /// `effects redact`.
 pub(super) async fn redact(context: &Context, args: &RedactArgs) -> anyhow::Result<Exit> {
-    let target = Target { ids: args.ids.clone(), reason: Some(args.reason.clone()) };
+    let (ids, reason) = (args.ids.clone(), Some(args.reason.clone()));
+    let target = Target { ids, many: Many::default(), reason, yes: false };
     act(context, &target, &Verb::Redact).await
 }
 

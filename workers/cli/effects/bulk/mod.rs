@@ -103,6 +103,7 @@ fn takes(verb: &Verb, state: State) -> anyhow::Result<()> {
     let states: &[State] = match verb {
         Verb::Retry => &[State::Failed, State::Scheduled, State::Retrying],
         Verb::Resend | Verb::ResolveApplied { .. } | Verb::ResolveNotApplied => &[State::InDoubt],
+        Verb::Redact => &[State::Succeeded, State::Failed, State::Cancelled, State::Expired],
         Verb::Cancel => &[State::Waiting, State::Scheduled, State::Ready, State::Retrying, State::InFlight],
     };
     if states.contains(&state) {
@@ -125,6 +126,11 @@ fn consequence(verb: &Verb, state: State, n: usize) -> String {
             "{effects} may have been applied already. A resend sends each request once more, now; unless its downstream \
              still recognises the key, it may be applied a second time."
         ),
+        (Verb::Redact, _) => {
+            format!(
+                "{effects}: what was sent and what was answered will be dropped; keys and outcomes are kept."
+            )
+        }
         (Verb::Cancel, State::InFlight) => {
             format!("{effects}, in flight, will not be attempted again after this attempt.")
         }
