@@ -196,6 +196,7 @@ mod tests {
             metadata: None,
             refusal_stored: false,
             payload_dropped: false,
+            log_dropped: false,
             superseded_by: None,
             created_at: Timestamp::from_micros(0),
             finished_at: None,

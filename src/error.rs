@@ -57,6 +57,19 @@ pub enum StoreError {
         /// What the configuration says.
         configured: String,
     },
+    /// Somebody else held one of our tables for too long, several times over; nothing was changed.
+    #[error(
+        "somebody else kept one of our tables locked, {times} times over for {seconds} s: nothing was changed. See who it is (SELECT pid, state, xact_start, query FROM pg_stat_activity ORDER BY xact_start: a dump, an open transaction), let them end, and run `aftercommit migrate` again"
+    )]
+    Locked {
+        /// How often it was tried.
+        times: u32,
+        /// How long each time.
+        seconds: u32,
+        /// What the database said.
+        #[source]
+        source: sqlx::Error,
+    },
     /// The URL names no database that is known, or the server cannot be used.
     #[error("{0}")]
     Unsupported(String),

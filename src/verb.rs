@@ -90,6 +90,8 @@ pub struct Subject {
     pub refusal_stored: bool,
     /// Retention or a person dropped its payload; only a fingerprint tells what the request was.
     pub payload_dropped: bool,
+    /// Retention dropped its attempt log. The log of what may still be sent holds every call that the downstream saw.
+    pub log_dropped: bool,
 }
 
 /// Two hashes of a request: as it was sent, and as it would be rendered today.
@@ -174,6 +176,11 @@ pub enum Refusal {
         "its payload was dropped (retention.payloads, or a redaction), so it cannot be sent again: write a new effect with a new key"
     )]
     PayloadDropped,
+    /// The attempt log is gone.
+    #[error(
+        "its attempt log was dropped (retention.history), so what the downstream saw is not known here any more and it cannot be sent again: write a new effect with a new key"
+    )]
+    LogDropped,
     /// No reason was given.
     #[error("{verb} needs a reason (--reason TEXT)")]
     NeedsReason {
@@ -221,6 +228,7 @@ fn retry(subject: &Subject) -> Result<Change, Refusal> {
         State::Failed if subject.superseded => Err(Refusal::Superseded),
         State::Failed if subject.refusal_stored => Err(Refusal::RefusalStored),
         State::Failed if subject.payload_dropped => Err(Refusal::PayloadDropped),
+        State::Failed if subject.log_dropped => Err(Refusal::LogDropped),
         State::Failed => Ok(Change::NewHistory),
         State::Scheduled | State::Retrying => Ok(Change::DueNow),
         State::InDoubt => Err(wrong(

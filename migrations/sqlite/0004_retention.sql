@@ -9,8 +9,19 @@ ALTER TABLE aftercommit_outcomes ADD COLUMN kept INTEGER NOT NULL DEFAULT 3 CHEC
 -- Reads the whole table once, under the write lock: about ten seconds at ten million rows.
 CREATE INDEX aftercommit_outcomes_retention ON aftercommit_outcomes (kept, finished_at);
 
--- When retention first saw that no operation of today has these terms any more.
+-- The clock when it was last believed. Keys are not dropped by one that is a day ahead of it: it may have jumped, and a key
+-- that was dropped too early lets a payment be made twice.
+CREATE TABLE aftercommit_retention (
+    step      TEXT PRIMARY KEY CHECK (step = 'keys'),
+    looked_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+INSERT INTO aftercommit_retention (step, looked_at)
+VALUES ('keys', CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000);
+
+-- When retention first saw that no operation of today has these terms any more, and when it last found that the queue refers
+-- to them still: it does not look through the queue for them again for a day.
 ALTER TABLE aftercommit_terms ADD COLUMN retired_at INTEGER;
+ALTER TABLE aftercommit_terms ADD COLUMN used_at INTEGER;
 
 -- What a person did to no effect in particular; the rest goes with its effect.
 CREATE INDEX aftercommit_audit_general ON aftercommit_audit (at) WHERE effect_id IS NULL;

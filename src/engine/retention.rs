@@ -8,8 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Shared, Stop, outage::Outages};
 use crate::{
+    clock::{Boot, Timestamp},
     error::StoreError,
-    store::{Retain, Retention, Step},
+    store::{AHEAD_MAX, Ahead, Retain, Retention, Step},
 };
 
 /// Effects of the first batch of a look, and at most: payloads may be large, which only the first batch shows.
@@ -24,6 +25,8 @@ const LOOK_MAX: Duration = Duration::from_secs(30);
 const LOOK_MIN: Duration = Duration::from_millis(100);
 /// Unused terms are looked for at every n-th look.
 const FORGET_EVERY: u32 = 20;
+/// How far two clocks may part while one is held against the other, and how long ago it must have been met at most.
+const APART_MAX: Duration = Duration::from_secs(3600);
 
 /// How a purge goes about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +56,9 @@ pub struct Purged {
     pub history: u64,
     /// That are gone, with their keys.
     pub keys: u64,
+    /// Why no keys were dropped: the database's clock may have jumped.
+    #[serde(skip)]
+    pub ahead: Option<Ahead>,
 }
 
 impl Purged {
@@ -87,6 +93,7 @@ pub async fn purge(
             let batch = store.drop_batch(step, retention.of(step), limit).await?;
             let took = began.elapsed();
             purged.of(step).add_assign(batch.effects);
+            purged.ahead = purged.ahead.or(batch.ahead);
             seen(step, batch.effects);
             let again = batch.more || (batch.elsewhere && manner == Manner::AtOnce);
             if !again {
@@ -117,13 +124,14 @@ pub(super) async fn run(shared: Arc<Shared>, stop: Stop) {
     let Some(retention) = shared.config.retention else { return };
     let pause = between_looks(&retention);
     let mut outages = Outages::default();
+    let mut watch = Watch::default();
     let mut looks = 0u32;
     loop {
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = stop.drain.cancelled() => return,
         }
-        match look(&shared, &retention, &stop, looks.is_multiple_of(FORGET_EVERY)).await {
+        match look(&shared, &retention, &stop, (&mut watch, looks)).await {
             Ok(()) => outages.over(),
             Err(error) => outages.report("retention", &error),
         }
@@ -131,16 +139,87 @@ pub(super) async fn run(shared: Arc<Shared>, stop: Stop) {
     }
 }
 
-async fn look(shared: &Shared, retention: &Retention, stop: &Stop, forget: bool) -> Result<(), StoreError> {
+async fn look(
+    shared: &Shared,
+    retention: &Retention,
+    stop: &Stop,
+    (watch, looks): (&mut Watch, u32),
+) -> Result<(), StoreError> {
     let store = &*shared.store;
     let purged = purge(store, retention, Manner::Background, &stop.drain, |_, _| {}).await?;
     if purged != Purged::default() {
         tracing::debug!(payloads = purged.payloads, history = purged.history, keys = purged.keys, "purged");
     }
-    if forget {
+    if let Some(ahead) = purged.ahead {
+        return doubt(store, ahead, watch.meets(ahead.now, shared.clock.boot())).await;
+    }
+    if looks.is_multiple_of(FORGET_EVERY) {
         store.forget_unused(retention.keys).await?;
     }
     Ok(())
+}
+
+/// A key that is dropped too early lets a payment be made twice; one that is kept a day longer costs nothing.
+async fn doubt(store: &(impl Retain + ?Sized), ahead: Ahead, met: Met) -> Result<(), StoreError> {
+    match met {
+        Met::First => tracing::error!(
+            now = %ahead.now,
+            last_look = %ahead.last,
+            "the database's clock is more than a day ahead of retention's last look: no key is dropped until it has run \
+             in step with this machine's for a day. If nobody looked for so long and the clock is right, \
+             `aftercommit purge --trust-clock` says so"
+        ),
+        Met::Again => {}
+        Met::LongEnough => {
+            tracing::warn!(now = %ahead.now, "the database's clock ran in step for a day: keys are dropped again");
+            store.believe_clock().await?;
+        }
+    }
+    Ok(())
+}
+
+/// A clock that nobody believes, held against this machine's own, which runs on through suspend and is set by nobody.
+#[derive(Debug, Default)]
+struct Watch(Option<Held>);
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    /// What both said at first.
+    first: (Timestamp, Boot),
+    /// When it was last met.
+    met: Boot,
+}
+
+/// What holding the clocks against each other shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Met {
+    /// The watch begins, or begins anew: the clock was set meanwhile, or was not looked at for too long.
+    First,
+    /// They run in step.
+    Again,
+    /// They have for [`AHEAD_MAX`].
+    LongEnough,
+}
+
+impl Watch {
+    fn meets(&mut self, now: Timestamp, boot: Boot) -> Met {
+        let held = self.0.filter(|held| {
+            let ran = boot - held.first.1;
+            now >= held.first.0
+                && now.since(held.first.0).abs_diff(ran) <= APART_MAX
+                && boot - held.met <= APART_MAX
+        });
+        let first = held.map_or((now, boot), |held| held.first);
+        self.0 = Some(Held { first, met: boot });
+        if held.is_none() {
+            Met::First
+        } else if boot - first.1 < AHEAD_MAX {
+            Met::Again
+        } else {
+            self.0 = None;
+            Met::LongEnough
+        }
+    }
 }
 
 /// A short retention is looked at often enough that what it keeps stays near it.
@@ -161,6 +240,35 @@ mod tests {
         assert_eq!(next_limit(400, ms(5)), 800);
         assert_eq!(next_limit(800, ms(5)), BATCH.1);
         assert_eq!(next_limit(1, ms(5000)), 1);
+    }
+
+    #[test]
+    fn a_clock_is_believed_once_it_has_run_in_step_for_a_day() {
+        let (start, boot) = (Timestamp::from_micros(0), Boot::default());
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        let mut watch = Watch::default();
+        assert_eq!(watch.meets(start, boot), Met::First);
+        for at in (30..1440).step_by(30) {
+            assert_eq!(watch.meets(start.plus(minutes(at)), boot.plus(minutes(at))), Met::Again);
+        }
+        assert_eq!(watch.meets(start.plus(minutes(1440)), boot.plus(minutes(1440))), Met::LongEnough);
+        assert_eq!(watch.meets(start, boot), Met::First, "a doubt that comes later begins anew");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_again_or_was_not_watched_is_watched_anew() {
+        let (start, boot) = (Timestamp::from_micros(0), Boot::default());
+        let hours = |hours: u64| Duration::from_secs(3600 * hours);
+        let mut watch = Watch::default();
+        assert_eq!(watch.meets(start, boot), Met::First);
+        assert_eq!(watch.meets(start.plus(hours(30)), boot.plus(hours(1))), Met::First, "set forward");
+        assert_eq!(watch.meets(start, boot.plus(hours(2))), Met::First, "set back");
+        assert_eq!(watch.meets(start.plus(hours(1)), boot.plus(hours(3))), Met::Again);
+        assert_eq!(
+            watch.meets(start.plus(hours(23)), boot.plus(hours(25))),
+            Met::First,
+            "met again only now"
+        );
     }
 
     #[test]

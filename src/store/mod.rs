@@ -28,7 +28,7 @@ pub use page::{
     Audited, Content, Count, DownstreamInfo, Filter, Intent, LoggedAttempt, Look, PAGE_MAX, Status,
     WorkerInfo,
 };
-pub use retain::{Batch, Retain, Retention, Step};
+pub use retain::{AHEAD_MAX, Ahead, Batch, Retain, Retention, Step};
 
 use crate::{
     clock::Timestamp,

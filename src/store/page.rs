@@ -62,6 +62,8 @@ pub struct Status {
     pub refusal_stored: bool,
     /// Retention, or a person, dropped its payload: it cannot be sent again.
     pub payload_dropped: bool,
+    /// Retention dropped its attempt log: what the downstream saw is not known here any more, and it cannot be sent again.
+    pub log_dropped: bool,
     /// The effect that took its place.
     pub superseded_by: Option<EffectId>,
     /// When it was written.

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::error::StoreError;
+use crate::{clock::Timestamp, error::StoreError};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -93,7 +93,22 @@ pub struct Batch {
     pub more: bool,
     /// Somebody else is at this step: nothing was done.
     pub elsewhere: bool,
+    /// The database's clock may have jumped: no key was dropped.
+    pub ahead: Option<Ahead>,
 }
+
+/// A clock that is further ahead of its last reading than it is believed to have run: a wrong time server, a machine that
+/// resumed, or nobody looked for so long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ahead {
+    /// What it says now.
+    pub now: Timestamp,
+    /// What it said when it was last believed.
+    pub last: Timestamp,
+}
+
+/// How far ahead of the last look a clock may be and keys are dropped by it all the same.
+pub const AHEAD_MAX: Duration = DAY;
 
 /// Dropping what was kept long enough.
 #[async_trait::async_trait]
@@ -101,13 +116,20 @@ pub trait Retain: Send + Sync {
     /// Drops what `step` drops of up to about `limit` effects that ended longer than `age` ago, by the database's clock, those
     /// that ended first to begin with: one short transaction. Rows that somebody is working on are left for a later look.
     /// Idempotent; any worker may call it at any time, and a fleet does one batch of a step at a time.
+    ///
+    /// Keys, which are not to be had back, are not dropped while the clock is more than [`AHEAD_MAX`] ahead of the last look,
+    /// which the database remembers: [`Batch::ahead`].
     async fn drop_batch(&self, step: Step, age: Duration, limit: u32) -> Result<Batch, StoreError>;
+
+    /// Believes the database's clock as it is now, however far ahead of the last look.
+    async fn believe_clock(&self) -> Result<(), StoreError>;
 
     /// How many effects `step` has to deal with now.
     async fn due(&self, step: Step, retention: &Retention) -> Result<u64, StoreError>;
 
     /// Forgets what no effect refers to any more: terms that no operation has had for `keys` and nothing unfinished was sent
-    /// under (the newest of each operation stays, for the sweep), and what people did `keys` ago to no effect in particular.
-    /// The rows forgotten.
+    /// under (the newest of each operation stays, for the sweep), and what people did `keys` ago, and not within a day, to no
+    /// effect in particular. The rows forgotten. Looks through the queue, under no lock, at most once a day for terms that it
+    /// still refers to.
     async fn forget_unused(&self, keys: Duration) -> Result<u64, StoreError>;
 }

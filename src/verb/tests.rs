@@ -48,6 +48,7 @@ fn subject(state: State, uncertain: bool) -> Subject {
         superseded: false,
         refusal_stored: false,
         payload_dropped: false,
+        log_dropped: false,
     }
 }
 
@@ -188,6 +189,7 @@ fn what_was_superseded_or_refused_for_good_is_not_sent_again() {
     assert_eq!(retry(Subject { superseded: true, ..failed() }), Err(Refusal::Superseded));
     assert_eq!(retry(Subject { refusal_stored: true, ..failed() }), Err(Refusal::RefusalStored));
     assert_eq!(retry(Subject { payload_dropped: true, ..failed() }), Err(Refusal::PayloadDropped));
+    assert_eq!(retry(Subject { log_dropped: true, ..failed() }), Err(Refusal::LogDropped));
     let superseded = Subject { superseded: true, ..subject(State::InDoubt, true) };
     assert_eq!(judge(&Verb::Resend, &somebody(), None, &superseded, NOW), Err(Refusal::Superseded));
 }

@@ -60,7 +60,7 @@ async fn a_purge_says_what_it_would_drop_and_then_drops_it() {
         let said = run_ok(&mut command(words), SOON).await;
         serde_json::from_str(&said).expect("one object")
     };
-    let nothing = purge(&["purge", "--json"]).await;
+    let nothing = purge(&["purge", "--yes", "--json"]).await;
     assert_eq!(
         (&nothing["payloads"], &nothing["keys"]),
         (&0.into(), &0.into()),
@@ -69,8 +69,37 @@ async fn a_purge_says_what_it_would_drop_and_then_drops_it() {
     run_ok(&mut command(&["effects", "cancel", "1"]), SOON).await;
     let would = purge(&["purge", "--dry-run", "--json"]).await;
     assert_eq!((&would["dry_run"], &would["payloads"], &would["keys"]), (&true.into(), &1.into(), &1.into()));
-    let said = run_ok(&mut command(&["purge"]), SOON).await;
+    let said = run_ok(&mut command(&["purge", "--yes"]), SOON).await;
     assert!(said.contains("payloads of 1 effect, history of 1 effect, keys of 1 effect"), "{said}");
     let (status, _, _) = run(&mut command(&["effects", "show", "1"]), SOON).await;
     assert_eq!(status.code(), Some(3), "it is gone");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_purge_without_ages_or_a_word_of_confirmation_drops_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let command = called_off(folder.path()).await;
+    run_ok(&mut command(&["effects", "cancel", "1"]), SOON).await;
+    let refused = async |words: &[&str], says: &[&str]| {
+        let (status, out, err) = run(&mut command(words), SOON).await;
+        assert_eq!(status.code(), Some(2), "{words:?}: {out}{err}");
+        assert!(says.iter().all(|word| err.contains(word)), "{words:?}: {err}");
+    };
+    refused(&["purge"], &["--yes"]).await;
+    // A configuration that does not say how long things are kept, then none at all.
+    let config = folder.path().join("aftercommit.toml");
+    let written = std::fs::read_to_string(&config).expect("it is there");
+    std::fs::write(&config, written.replace("[retention]\nkeys = \"0s\"\n", "")).expect("it is written");
+    let names = ["[retention]", "payloads =", "--history"];
+    refused(&["purge", "--yes"], &names).await;
+    refused(&["purge", "--dry-run"], &names).await;
+    std::fs::remove_file(&config).expect("it is there");
+    let bare = ["--database", "sqlite:shop.db", "purge", "--yes"];
+    refused(&bare, &names).await;
+    refused(&[&bare[..], &["--payloads", "0s", "--history", "0s"]].concat(), &names).await;
+    refused(&[&bare[..], &["--payloads", "2s", "--history", "0s", "--keys", "1s"]].concat(), &["--payloads"])
+        .await;
+    let ages = [&bare[..], &["--payloads", "0s", "--history", "0s", "--keys", "1d"]].concat();
+    let said = run_ok(&mut command(&ages), SOON).await;
+    assert!(said.contains("payloads of 1 effect, history of 1 effect, keys of 0 effects"), "{said}");
 }

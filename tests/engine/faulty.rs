@@ -167,6 +167,10 @@ impl Retain for FaultyStore {
         self.inner.drop_batch(step, age, limit).await
     }
 
+    async fn believe_clock(&self) -> Result<(), StoreError> {
+        self.inner.believe_clock().await
+    }
+
     async fn due(&self, step: Step, retention: &Retention) -> Result<u64, StoreError> {
         self.inner.due(step, retention).await
     }

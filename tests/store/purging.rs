@@ -1,19 +1,22 @@
-//! Defends: purging hurts nobody. It meets verbs, settles, enqueues and other purgers in any order without an error, a lost
-//! effect or a payload that is sent without being there; it looks through no table; and its role may do no more than it needs.
+//! Defends: purging hurts nobody. It meets verbs, settles, late answers, enqueues and other purgers in any order without an
+//! error, a lost effect or a payload that is sent without being there; it looks through no table.
+
+mod limits;
 
 use std::{sync::Arc, time::Duration};
 
 use aftercommit::{
     Enqueued, NewEffect,
+    outcome::{Finding, Outcome, Phase},
     state::State,
-    store::{self, Acted, Database, Options, Settled, Step},
+    store::{Acted, Database, LateAnswer, Settled, Step},
     verb::{Refusal, Verb},
 };
 use tokio::task::JoinSet;
 
 use super::{
     retention::{drop_all, in_state, key},
-    stage::{HOUR, Stage, person},
+    stage::{Stage, person},
 };
 use crate::support::{Settling, TestDatabase, eventually, on_every_database, on_postgres, within};
 
@@ -22,13 +25,14 @@ on_every_database! {
     settles_go_on_while_everything_is_dropped,
     several_purgers_drop_each_effect_once,
     a_key_that_is_going_is_taken_or_free,
+    a_late_answer_that_meets_the_purge_of_its_key_leaves_no_log,
 }
 
 on_postgres! {
+    a_late_answer_in_the_middle_of_the_purge_of_its_key_leaves_no_log,
     what_somebody_holds_is_left_for_a_later_look,
     a_batch_of_a_step_is_done_in_one_place,
     no_step_looks_through_a_table,
-    the_workers_role_may_purge_and_the_operators_redact,
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -241,37 +245,57 @@ async fn no_step_looks_through_a_table(db: &TestDatabase) {
     assert!(read >= effects && read <= effects * 3, "{read} index entries were read for {effects} effects");
 }
 
-async fn the_workers_role_may_purge_and_the_operators_redact(db: &TestDatabase) {
-    let as_role = async |role: &str| {
-        let url = format!("{}?options=-c%20role%3D{role}", db.url);
-        store::connect(&url, &Options { max_connections: 2, ..Options::default() })
-            .await
-            .expect("the role connects")
+/// Heard before the purge, it is purged; after it, it is not logged.
+async fn a_late_answer_that_meets_the_purge_of_its_key_leaves_no_log(db: &TestDatabase) {
+    let stage = Stage::by_key(db, "pay").await;
+    let mut answers = Vec::new();
+    for at in 0..20 {
+        let claim = stage.claimed(db, &format!("k{at}")).await;
+        stage.done(Settling::of(&claim).succeed()).await;
+        answers.push(LateAnswer {
+            id: claim.effect.id,
+            token: claim.token(),
+            attempt: Settling::of(&claim).attempt(&Outcome::new(Finding::Applied, Phase::Done, "")),
+            response: None,
+        });
+    }
+    drop_all(db, Step::Payloads).await;
+    drop_all(db, Step::History).await;
+    let store = db.another_store().await;
+    let hearing = tokio::spawn(async move {
+        for answer in &answers {
+            // Twice: a report whose acknowledgement was lost.
+            for _ in 0..2 {
+                store.late(std::slice::from_ref(answer)).await.expect("it is heard");
+            }
+        }
+    });
+    drop_all(db, Step::Keys).await;
+    within(PATIENCE, "the answers are heard", hearing).await.expect("no panic");
+    drop_all(db, Step::Keys).await;
+    assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.effects").await, 0);
+    assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.attempts").await, 0, "of no effect");
+}
+
+async fn a_late_answer_in_the_middle_of_the_purge_of_its_key_leaves_no_log(db: &TestDatabase) {
+    let id = in_state(db, "pay", State::Failed).await;
+    drop_all(db, Step::Payloads).await;
+    drop_all(db, Step::History).await;
+    // What hearing a late answer does, up to its commit: it holds the effect and logs.
+    let mut answer = db.sql.begin().await;
+    answer.execute(&format!("SELECT id FROM aftercommit.effects WHERE id = {id} FOR KEY SHARE")).await;
+    let purger = db.another_store().await;
+    let purging = tokio::spawn(async move { purger.drop_batch(Step::Keys, Duration::ZERO, 10).await });
+    let waits = async || {
+        let blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+        (db.sql.number(blocked).await == 1).then_some(())
     };
-    in_state(db, "a", State::Failed).await;
-    let redacted = in_state(db, "b", State::Failed).await;
-    let cancelled = in_state(db, "c", State::Cancelled).await;
-    let operator = as_role("aftercommit_operator").await;
-    let acted = operator.act(redacted, &Verb::Redact, &person(), None).await.expect("an operator may redact");
-    assert!(matches!(acted, Acted::Done(..)), "{acted:?}");
-    let worker = as_role("aftercommit_worker").await;
-    for (step, effects) in [(Step::Payloads, 2), (Step::History, 3), (Step::Keys, 3)] {
-        let batch = worker.drop_batch(step, Duration::ZERO, 10).await.expect("a worker may purge");
-        assert_eq!(batch.effects, effects, "{step:?}");
-    }
-    worker.forget_unused(HOUR).await.expect("a worker may tidy up");
-    operator.forget_unused(HOUR).await.expect("an operator may too");
-    assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.audit").await, 0, "of effects that are gone");
-    assert!(db.store.effect(cancelled).await.expect("readable").is_none());
-    // The audit of an effect that is there is out of reach.
-    let kept = in_state(db, "d", State::Cancelled).await;
-    let forget =
-        format!("SET ROLE aftercommit_worker; SELECT aftercommit.forget_audit('{{{kept}}}', 0); RESET ROLE");
-    db.sql.execute(&forget).await;
-    assert_eq!(db.store.audit(Some(kept), 10).await.expect("readable").len(), 1);
-    for role in ["aftercommit_app", "aftercommit_viewer"] {
-        let error =
-            db.sql.refused(&format!("SET ROLE {role}; SELECT aftercommit.forget_audit('{{}}', 0)")).await;
-        assert!(error.to_string().contains("permission denied"), "{role}: {error}");
-    }
+    eventually(PATIENCE, "the purge waits for the answer", waits).await;
+    let log = "INSERT INTO aftercommit.attempts (effect_id, token, number, late, started_at, phase, outcome) \
+               VALUES ({id}, 1, 1, true, clock_timestamp(), 'response', 'applied') ON CONFLICT DO NOTHING";
+    answer.execute(&log.replace("{id}", &id.to_string())).await;
+    answer.commit().await;
+    let batch = within(PATIENCE, "the purge's end", purging).await.expect("no panic").expect("no deadlock");
+    assert_eq!(batch.effects, 1);
+    assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.attempts").await, 0, "a row of no effect");
 }

@@ -189,7 +189,13 @@ async fn what_ended_lately_keeps_everything(db: &TestDatabase) {
 async fn history_may_go_before_the_payload(db: &TestDatabase) {
     let id = in_state(db, "pay", State::Failed).await;
     assert_eq!(drop_all(db, Step::History).await, 1);
-    assert!(db.log(id).await.is_empty() && !db.status(id).await.payload_dropped);
+    let status = db.status(id).await;
+    assert!(db.log(id).await.is_empty() && status.log_dropped && !status.payload_dropped, "{status:?}");
+    // The log of what may still be sent holds every call that the downstream saw.
+    let refused = db.store.act(id, &Verb::Retry, &person(), None).await.expect("acting works");
+    let Acted::Refused(refusal) = refused else { panic!("{refused:?}") };
+    assert_eq!(refusal, Refusal::LogDropped);
+    assert!(refusal.to_string().contains("new key"), "it says what to do: {refusal}");
     assert_eq!(drop_all(db, Step::Keys).await, 0, "a key goes after everything else");
     assert_eq!(drop_all(db, Step::Payloads).await, 1);
     assert!(db.status(id).await.payload_dropped);
@@ -297,14 +303,19 @@ async fn counts_and_audit_follow_the_effects(db: &TestDatabase) {
     db.sql
         .execute(&format!(
             "INSERT INTO aftercommit.audit (at, who, verb) VALUES ({}, 'ann', 'pause')",
-            db.engine.before(db.engine.now(), HOUR)
+            db.engine.before(db.engine.now(), HOUR * 25)
         ))
         .await;
-    assert_eq!(db.store.forget_unused(HOUR * 2).await.expect("it runs"), 0);
+    let young = format!(
+        "INSERT INTO aftercommit.audit (at, who, verb) VALUES ({}, 'ann', 'resume')",
+        db.engine.now()
+    );
+    db.sql.execute(&young).await;
+    assert_eq!(db.store.forget_unused(HOUR * 26).await.expect("it runs"), 0);
     assert_eq!(
         db.store.forget_unused(HOUR / 2).await.expect("it runs"),
         1,
-        "what was done to no effect goes by age"
+        "what was done to no effect goes by age, but not what was done today"
     );
 }
 
@@ -331,9 +342,20 @@ async fn terms_that_nothing_refers_to_are_forgotten(db: &TestDatabase) {
     assert_eq!(db.store.forget_unused(Duration::ZERO).await.expect("it runs"), 3);
     let left = "SELECT count(*) FROM aftercommit.queue q JOIN aftercommit.terms t ON t.id = q.terms";
     assert_eq!((numbers().await, db.sql.number(left).await), (2, 1), "today's, and what the doubt is about");
+    let found = "SELECT count(*) FROM aftercommit.terms WHERE used_at IS NOT NULL";
+    assert_eq!(db.sql.number(found).await, 1, "the queue was looked through for it, and is not again today");
+    db.sql.execute("UPDATE aftercommit.queue SET terms = NULL").await;
+    assert_eq!(db.store.forget_unused(Duration::ZERO).await.expect("it runs"), 0);
+    db.sql
+        .execute(&format!(
+            "UPDATE aftercommit.terms SET used_at = {}",
+            db.engine.before("used_at", HOUR * 25)
+        ))
+        .await;
+    assert_eq!(db.store.forget_unused(Duration::ZERO).await.expect("it runs"), 1);
     // A configuration that comes back is registered as if it were new.
     deploy("w2", 3).await;
-    assert_eq!(numbers().await, 3);
+    assert_eq!(numbers().await, 2);
 }
 
 async fn enqueue_answers_by_the_fingerprint(db: &TestDatabase) {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Settings, section::Effective};
+use super::{Settings, section::Effective, tree::Origin};
 
 /// An effective value.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +45,16 @@ impl Settings {
                 source: value.source.clone(),
             })
             .collect()
+    }
+
+    /// Whether somebody wrote how long what can be purged is kept, as opposed to our defaults.
+    pub fn writes_retention(&self) -> bool {
+        let default = Origin::Default.to_string();
+        self.effective.iter().any(|value| {
+            value.table == "retention"
+                && matches!(value.key.as_str(), "payloads" | "history" | "keys")
+                && value.source != default
+        })
     }
 
     /// The values by table, in the order in which they were read.

@@ -20,7 +20,8 @@ macro_rules! status_columns {
         "v.id, v.downstream, v.operation, v.idempotency_key, v.state, v.held_by, v.attempts, v.due_at, v.first_sent_at, \
          v.safe_until, v.lease_until, v.worker, v.last_outcome, v.last_error, v.response_status, \
          v.response::text AS response, v.metadata::text AS metadata, v.refusal_stored, v.superseded_by, v.created_at, v.finished_at, v.token, \
-         EXISTS (SELECT FROM aftercommit.payloads_dropped AS gone WHERE gone.id = v.id) AS payload_dropped"
+         EXISTS (SELECT FROM aftercommit.payloads_dropped AS gone WHERE gone.id = v.id) AS payload_dropped, \
+         EXISTS (SELECT FROM aftercommit.outcomes AS gone WHERE gone.effect_id = v.id AND gone.kept & 2 = 0) AS log_dropped"
     };
 }
 
@@ -317,6 +318,7 @@ fn status(row: &PgRow) -> Result<Status, StoreError> {
         metadata: raw(row::get(row, "metadata")?),
         refusal_stored: row::get(row, "refusal_stored")?,
         payload_dropped: row::get(row, "payload_dropped")?,
+        log_dropped: row::get(row, "log_dropped")?,
         superseded_by: row::get::<Option<i64>>(row, "superseded_by")?.map(EffectId::new),
         created_at: row::get::<Timestamp>(row, "created_at")?,
         finished_at: row::get(row, "finished_at")?,

@@ -1,6 +1,8 @@
 //! Bringing a database to this library's schema, on a connection of its own; and the checks of every connect, which a pooler
 //! may carry: nothing here is named. Our own migrator: sqlx's would put its table into the application's schema.
 
+use std::time::Duration;
+
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row};
 
 use crate::{
@@ -31,7 +33,7 @@ pub(super) const ROLES: [&str; 4] =
 pub(crate) async fn migrate(url: &str, environment: Option<&str>) -> Result<Migrated, StoreError> {
     let mut connection = connect_one(url).await?;
     server_fits(&mut connection).await?;
-    let migrated = apply(&mut connection, environment).await;
+    let migrated = insist(&mut connection, environment).await;
     // Closed in any case: the server rolls back what was not committed.
     let closed = connection.close().await;
     let migrated = migrated?;
@@ -44,12 +46,40 @@ pub(crate) fn migration_sql() -> String {
     format!("BEGIN;\n{LOCK};\n\n{}\nCOMMIT;\n", STEPS.join("\n"))
 }
 
+/// How long a table that somebody holds is waited for, in seconds. Everybody else waits behind us meanwhile, so then we let
+/// them pass, and try again.
+const LOCK_SECONDS: u32 = 5;
+const LOCK_TIMES: u32 = 5;
+const LOCK_PAUSE: Duration = Duration::from_secs(2);
+
+async fn insist(connection: &mut PgConnection, environment: Option<&str>) -> Result<Migrated, StoreError> {
+    let mut times = 1;
+    loop {
+        match apply(connection, environment).await {
+            Err(StoreError::Database { source, .. }) if is_locked(&source) => {
+                if times == LOCK_TIMES {
+                    return Err(StoreError::Locked { times, seconds: LOCK_SECONDS, source });
+                }
+            }
+            done => return done,
+        }
+        run(connection, "ROLLBACK").await?;
+        tokio::time::sleep(LOCK_PAUSE).await;
+        times += 1;
+    }
+}
+
+fn is_locked(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+    code.as_deref() == Some("55P03")
+}
+
 async fn apply(connection: &mut PgConnection, environment: Option<&str>) -> Result<Migrated, StoreError> {
     let doing = "migrating";
     // Another migrator may take its time; a table that somebody holds may not keep everybody else waiting behind us.
     run(connection, "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0").await?;
     run(connection, LOCK).await?;
-    run(connection, "SET LOCAL lock_timeout = '10s'").await?;
+    run(connection, &format!("SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")).await?;
     // Only under the lock: another migrator may have been faster.
     let from = version(connection).await?;
     if from > SCHEMA_VERSION {

@@ -5,7 +5,6 @@ use sqlx::postgres::PgRow;
 use super::{
     PgStore, Tx,
     inspect::status_of,
-    retain::REDACT,
     row::{self, StoredResponse, history_columns, sentence},
     statement::sql,
     wake::CHANNEL,
@@ -44,7 +43,7 @@ const SUBJECT: &str = concat!(
     ", clock_timestamp() AS now_at, q.quiet_at, sent.request_sha256 AS sent_sha256, today.request_sha256 AS today_sha256,
   today.id AS today_id, today.contract::text AS contract,
   o.superseded_by IS NOT NULL AS superseded, coalesce(o.refusal_stored, false) AS refusal_stored,
-  e.fingerprint IS NOT NULL AS payload_dropped
+  e.fingerprint IS NOT NULL AS payload_dropped, coalesce(o.kept & 2 = 0, false) AS log_dropped
 FROM aftercommit.effects AS e
 LEFT JOIN aftercommit.queue AS q ON q.id = e.id
 LEFT JOIN aftercommit.outcomes AS o ON o.effect_id = e.id
@@ -95,6 +94,9 @@ SELECT $1, nextval('aftercommit.tokens'), clock_timestamp(), number, sent_before
 
 const AUDIT: &str = "INSERT INTO aftercommit.audit (at, who, verb, effect_id, from_state, to_state, reason)
 VALUES (clock_timestamp(), $1, $2, $3, $4, $5, $6)";
+
+/// A function: an operator may not write what applications wrote, but for this.
+const REDACT: &str = "SELECT aftercommit.redact($1)";
 
 /// Between the two locks an effect may move from one table to the other; it does not do so for ever.
 const ROUNDS: usize = 10;
@@ -180,6 +182,7 @@ fn subject(before: &Status, row: &PgRow) -> Result<Subject, StoreError> {
         superseded: row::get(row, "superseded")?,
         refusal_stored: row::get(row, "refusal_stored")?,
         payload_dropped: row::get(row, "payload_dropped")?,
+        log_dropped: row::get(row, "log_dropped")?,
     })
 }
 

@@ -28,10 +28,11 @@ ON CONFLICT (name) DO UPDATE
 SET kind = excluded.kind, key_prefix = excluded.key_prefix, key_min_len = excluded.key_min_len,
     key_max_len = excluded.key_max_len, key_charset = excluded.key_charset, registered_at = excluded.registered_at";
 
-const TERMS: &str = "INSERT INTO aftercommit.terms
+/// Those of a configuration that came back are not retired any more, before anybody claims under them.
+const TERMS: &str = "INSERT INTO aftercommit.terms AS t
   (downstream, operation, request_sha256, contract, policy, timeout_us, window_us, margin_us, dedupe, digest)
 VALUES ($1, $2, $3, $4::json, $5::json, $6, $7, $8, $9, $10)
-ON CONFLICT (digest) DO NOTHING";
+ON CONFLICT (digest) DO UPDATE SET retired_at = NULL WHERE t.retired_at IS NOT NULL";
 
 /// What an operation was sent under until now.
 const TODAY: &str = "SELECT t.id, t.dedupe, t.window_us, t.margin_us FROM aftercommit.operations AS o

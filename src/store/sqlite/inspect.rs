@@ -31,7 +31,8 @@ const STATUS: &str = "SELECT s.id, CAST(s.downstream AS TEXT) AS downstream, CAS
      s.last_error, s.response_status, s.response, CAST(s.metadata AS TEXT) AS metadata, \
      coalesce(o.refusal_stored, 0) AS refusal_stored, s.superseded_by, \
      CAST(s.created_at AS INTEGER) AS created_at, s.finished_at, coalesce(q.token, o.token, 0) AS token, \
-     (SELECT e.fingerprint IS NOT NULL FROM aftercommit_effects AS e WHERE e.id = s.id) AS payload_dropped \
+     (SELECT e.fingerprint IS NOT NULL FROM aftercommit_effects AS e WHERE e.id = s.id) AS payload_dropped, \
+     coalesce(o.kept & 2 = 0, 0) AS log_dropped \
      FROM aftercommit_status AS s LEFT JOIN aftercommit_queue AS q ON q.id = s.id \
      LEFT JOIN aftercommit_outcomes AS o ON o.effect_id = s.id ";
 
@@ -181,6 +182,7 @@ fn status(row: &SqliteRow) -> Result<Status, StoreError> {
         metadata: fields.shown("metadata")?.map(raw),
         refusal_stored: fields.flag("refusal_stored")?,
         payload_dropped: fields.flag("payload_dropped")?,
+        log_dropped: fields.flag("log_dropped")?,
         superseded_by: fields.opt_int("superseded_by")?.map(EffectId::new),
         created_at: fields.time("created_at")?,
         finished_at: fields.opt_time("finished_at")?,

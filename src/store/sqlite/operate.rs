@@ -109,7 +109,8 @@ async fn load(conn: &mut SqliteConnection, id: i64, now: Timestamp) -> Result<Op
              coalesce(q.token, o.token) AS token, coalesce(q.number, o.number) AS number, \
              coalesce(q.sent_before, o.sent_before) AS was_sent, p.request_sha256 AS sent, \
              today.request_sha256 AS today, today.contract AS contract, o.superseded_by, \
-             coalesce(o.refusal_stored, 0) AS refusal_stored, e.fingerprint IS NOT NULL AS payload_dropped \
+             coalesce(o.refusal_stored, 0) AS refusal_stored, e.fingerprint IS NOT NULL AS payload_dropped, \
+             coalesce(o.kept & 2 = 0, 0) AS log_dropped \
          FROM aftercommit_effects AS e LEFT JOIN aftercommit_queue AS q ON q.id = e.id \
          LEFT JOIN aftercommit_outcomes AS o ON o.effect_id = e.id \
          LEFT JOIN aftercommit_terms AS p ON p.id = q.terms \
@@ -151,6 +152,7 @@ fn target(row: &SqliteRow, now: Timestamp) -> Result<Target, StoreError> {
             superseded: fields.opt_int("superseded_by")?.is_some(),
             refusal_stored: fields.flag("refusal_stored")?,
             payload_dropped: fields.flag("payload_dropped")?,
+            log_dropped: fields.flag("log_dropped")?,
         },
     })
 }

@@ -75,7 +75,8 @@ async fn register_downstream(
     Ok(())
 }
 
-/// Equal terms keep their number: the second statement finds what the first did not need to write.
+/// Equal terms keep their number: the second statement finds what the first did not need to write. Those of a configuration
+/// that came back are not retired any more, before anybody claims under them.
 async fn register_terms(
     conn: &mut SqliteConnection,
     downstream: &str,
@@ -94,7 +95,8 @@ async fn register_terms(
     let operation = operation.unwrap_or_default();
     sqlx::query(
         "INSERT INTO aftercommit_terms (downstream, operation, request_sha256, contract, policy, timeout_us, \
-             window_us, margin_us, dedupe) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO NOTHING",
+             window_us, margin_us, dedupe) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) \
+         ON CONFLICT DO UPDATE SET retired_at = NULL WHERE retired_at IS NOT NULL",
     )
     .bind(downstream.to_owned())
     .bind(operation.to_owned())

@@ -14,10 +14,16 @@ use super::{
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
     error::StoreError,
-    store::{Batch, Retain, Retention, Step},
+    store::{AHEAD_MAX, Ahead, Batch, Retain, Retention, Step},
 };
 
 const DOING: &str = "dropping what was kept long enough";
+/// The clock is written down at least this often: each time costs a commit.
+const LOOK_EVERY: Duration = Duration::from_secs(600);
+/// Whether the queue still refers to old terms is looked for no more often.
+const USED_EVERY: Duration = Duration::from_secs(86_400);
+/// What people did is kept for so long in any case.
+const AUDIT_MIN: Duration = Duration::from_secs(86_400);
 
 /// What a step finds kept. One that is still queued has not ended. Served by aftercommit_outcomes_retention.
 macro_rules! due_sql {
@@ -60,15 +66,22 @@ const fn count_sql(step: Step) -> &'static str {
 impl Retain for SqliteStore {
     async fn drop_batch(&self, step: Step, age: Duration, limit: u32) -> Result<Batch, StoreError> {
         // Looked for by a reader: most looks find nothing, and must not take the write lock.
-        let none = {
+        let idle = {
             let mut reader = self.reader(DOING).await?;
-            due(&mut reader, step, (SystemClock.wall().minus(age), 1)).await?.is_empty()
+            let now = SystemClock.wall();
+            !clock_is_due(&mut reader, step, now).await?
+                && due(&mut reader, step, (now.minus(age), 1)).await?.is_empty()
         };
-        if none {
+        if idle {
             return Ok(Batch::default());
         }
         self.write(DOING, move |conn, now| {
             Box::pin(async move {
+                if step == Step::Keys
+                    && let Some(ahead) = read_clock(conn, now).await?
+                {
+                    return Ok(Batch { ahead: Some(ahead), ..Batch::default() });
+                }
                 let ids = due(conn, step, (now.minus(age), limit)).await?;
                 let effects = u64::try_from(ids.len()).unwrap_or(u64::MAX);
                 match step {
@@ -77,8 +90,16 @@ impl Retain for SqliteStore {
                     Step::Keys => drop_keys(conn, &ids).await,
                 }
                 .map_err(StoreError::during(DOING))?;
-                Ok(Batch { effects, more: effects >= u64::from(limit), elsewhere: false })
+                Ok(Batch { effects, more: effects >= u64::from(limit), ..Batch::default() })
             })
+        })
+        .await
+    }
+
+    async fn believe_clock(&self) -> Result<(), StoreError> {
+        let doing = "believing the clock";
+        self.write(doing, move |conn, now| {
+            Box::pin(async move { believe(conn, now).await.map_err(StoreError::during(doing)) })
         })
         .await
     }
@@ -95,13 +116,62 @@ impl Retain for SqliteStore {
 
     async fn forget_unused(&self, keys: Duration) -> Result<u64, StoreError> {
         let doing = "forgetting what nothing refers to";
+        let unused = self
+            .write(doing, move |conn, now| {
+                Box::pin(async move { unused(conn, keys, now).await.map_err(StoreError::during(doing)) })
+            })
+            .await?;
+        // By a reader: nothing serves it, and applications' INSERTs must not wait for it.
+        let used: Vec<i64> = if unused.is_empty() {
+            Vec::new()
+        } else {
+            sqlx::query_scalar(USED)
+                .bind(json_ids(unused.iter().copied()))
+                .fetch_all(&mut *self.reader(doing).await?)
+                .await
+                .map_err(StoreError::during(doing))?
+        };
         self.write(doing, move |conn, now| {
-            Box::pin(
-                async move { forget(conn, now.minus(keys), now).await.map_err(StoreError::during(doing)) },
-            )
+            Box::pin(async move {
+                forget(conn, (&unused, &used), keys, now).await.map_err(StoreError::during(doing))
+            })
         })
         .await
     }
+}
+
+/// Whether the clock was not looked at for so long that it must be now, found or not.
+async fn clock_is_due(conn: &mut SqliteConnection, step: Step, now: Timestamp) -> Result<bool, StoreError> {
+    if step != Step::Keys {
+        return Ok(false);
+    }
+    let last = looked_at(conn).await?;
+    Ok(last > now || now.since(last) > LOOK_EVERY)
+}
+
+async fn looked_at(conn: &mut SqliteConnection) -> Result<Timestamp, StoreError> {
+    sqlx::query_scalar("SELECT looked_at FROM aftercommit_retention WHERE step = 'keys'")
+        .fetch_one(conn)
+        .await
+        .map(Timestamp::from_micros)
+        .map_err(StoreError::during(DOING))
+}
+
+/// Remembers what the clock says, or that it is too far ahead to be believed.
+async fn read_clock(conn: &mut SqliteConnection, now: Timestamp) -> Result<Option<Ahead>, StoreError> {
+    let last = looked_at(conn).await?;
+    if now.since(last) > AHEAD_MAX {
+        return Ok(Some(Ahead { now, last }));
+    }
+    believe(conn, now).await.map(|()| None).map_err(StoreError::during(DOING))
+}
+
+async fn believe(conn: &mut SqliteConnection, now: Timestamp) -> Result<(), sqlx::Error> {
+    sqlx::query("UPDATE aftercommit_retention SET looked_at = ?1 WHERE step = 'keys'")
+        .bind(now.micros())
+        .execute(conn)
+        .await
+        .map(drop)
 }
 
 async fn due(
@@ -214,8 +284,28 @@ pub(super) async fn redact(conn: &mut SqliteConnection, id: i64) -> Result<(), S
     redacted.await.map(drop).map_err(StoreError::during("redacting an effect"))
 }
 
-/// A worker that has run since before terms were retired may still claim under them.
-async fn forget(conn: &mut SqliteConnection, before: Timestamp, now: Timestamp) -> Result<u64, sqlx::Error> {
+/// A worker that has run since before terms were retired may still claim under them. Those of a configuration that comes back
+/// are not retired any more (register.rs).
+macro_rules! unused_sql {
+    () => {
+        "t.retired_at <= ?1 \
+         AND NOT EXISTS (SELECT 1 FROM aftercommit_operations AS o WHERE o.terms = t.id) \
+         AND NOT EXISTS (SELECT 1 FROM aftercommit_workers AS w WHERE w.started_at <= t.retired_at) \
+         AND EXISTS (SELECT 1 FROM aftercommit_terms AS n WHERE n.downstream = t.downstream \
+             AND n.operation = t.operation AND n.id > t.id)"
+    };
+}
+
+/// Reads the queue once.
+const USED: &str = "SELECT DISTINCT q.terms FROM aftercommit_queue AS q \
+     WHERE q.terms IN (SELECT value FROM json_each(?1))";
+
+/// Terms that no operation has had for `keys`; those that the queue was found to refer to today are left out.
+async fn unused(
+    conn: &mut SqliteConnection,
+    keys: Duration,
+    now: Timestamp,
+) -> Result<Vec<i64>, sqlx::Error> {
     sqlx::query(
         "UPDATE aftercommit_terms SET retired_at = CASE WHEN retired_at IS NULL THEN ?1 END \
          WHERE (retired_at IS NULL) = NOT EXISTS ( \
@@ -224,21 +314,45 @@ async fn forget(conn: &mut SqliteConnection, before: Timestamp, now: Timestamp) 
     .bind(now.micros())
     .execute(&mut *conn)
     .await?;
-    let terms = sqlx::query(
-        "DELETE FROM aftercommit_terms WHERE retired_at <= ?1 \
-             AND NOT EXISTS (SELECT 1 FROM aftercommit_workers AS w WHERE w.started_at <= aftercommit_terms.retired_at) \
-             AND EXISTS (SELECT 1 FROM aftercommit_terms AS n WHERE n.downstream = aftercommit_terms.downstream \
-                 AND n.operation = aftercommit_terms.operation AND n.id > aftercommit_terms.id) \
-             AND id NOT IN (SELECT q.terms FROM aftercommit_queue AS q WHERE q.terms IS NOT NULL)",
-    )
-    .bind(before.micros())
+    sqlx::query_scalar(concat!(
+        "SELECT t.id FROM aftercommit_terms AS t WHERE ",
+        unused_sql!(),
+        " AND (t.used_at IS NULL OR t.used_at NOT BETWEEN ?2 AND ?3)"
+    ))
+    .bind(now.minus(keys).micros())
+    .bind(now.minus(USED_EVERY).micros())
+    .bind(now.micros())
+    .fetch_all(conn)
+    .await
+}
+
+/// Nobody has begun to claim under them since the queue was read: that takes a registration, which is seen here.
+async fn forget(
+    conn: &mut SqliteConnection,
+    (unused, used): (&[i64], &[i64]),
+    keys: Duration,
+    now: Timestamp,
+) -> Result<u64, sqlx::Error> {
+    sqlx::query("UPDATE aftercommit_terms SET used_at = ?1 WHERE id IN (SELECT value FROM json_each(?2))")
+        .bind(now.micros())
+        .bind(json_ids(used.iter().copied()))
+        .execute(&mut *conn)
+        .await?;
+    let terms = sqlx::query(concat!(
+        "DELETE FROM aftercommit_terms AS t WHERE t.id IN (SELECT value FROM json_each(?2)) AND ",
+        unused_sql!()
+    ))
+    .bind(now.minus(keys).micros())
+    .bind(json_ids(unused.iter().copied().filter(|id| !used.contains(id))))
     .execute(&mut *conn)
     .await?;
     let audit = sqlx::query(
         "DELETE FROM aftercommit_audit WHERE id IN ( \
-             SELECT id FROM aftercommit_audit WHERE effect_id IS NULL AND at <= ?1 ORDER BY at LIMIT 1000)",
+             SELECT id FROM aftercommit_audit WHERE effect_id IS NULL AND at <= ?1 ORDER BY at LIMIT 1000) \
+             AND EXISTS (SELECT 1 FROM aftercommit_retention WHERE looked_at >= ?2)",
     )
-    .bind(before.micros())
+    .bind(now.minus(keys.max(AUDIT_MIN)).micros())
+    .bind(now.minus(AHEAD_MAX).micros())
     .execute(conn)
     .await?;
     Ok(terms.rows_affected() + audit.rows_affected())

@@ -61,7 +61,7 @@ pub(super) async fn run(context: &Context, args: &ShowArgs) -> anyhow::Result<Ex
     if effect.payload_dropped {
         data("\nThe payload was dropped; the key is kept.")?;
     }
-    if attempts.is_empty() && effect.attempts > 0 && effect.state.is_terminal() {
+    if effect.log_dropped {
         data("\nThe attempt log was dropped (retention.history).")?;
     }
     if !attempts.is_empty() {
