@@ -1,6 +1,8 @@
 //! Defends: retention drops what has ended and was kept long enough, nothing else, and the key goes on answering until the
 //! key itself goes (RETAIN-01, RETAIN-03, trap T15).
 
+mod fingerprints;
+
 use std::time::Duration;
 
 use aftercommit::{
@@ -13,9 +15,7 @@ use aftercommit::{
 };
 
 use super::stage::{HOUR, Stage, person};
-use crate::support::{
-    Engine, Settling, TestDatabase, Worker, key_terms, on_every_database, on_postgres, registered,
-};
+use crate::support::{Settling, TestDatabase, Worker, key_terms, on_every_database, registered};
 
 on_every_database! {
     a_key_answers_the_same_at_every_stage_until_it_goes,
@@ -28,11 +28,6 @@ on_every_database! {
     a_late_answer_for_a_purged_effect_changes_nothing,
     counts_and_audit_follow_the_effects,
     terms_that_nothing_refers_to_are_forgotten,
-}
-
-on_postgres! {
-    enqueue_answers_by_the_fingerprint,
-    fingerprints_are_those_of_the_shared_vectors,
 }
 
 /// Runs a step to its end, as if everything that has ended were old enough; the effects that it was done with.
@@ -356,49 +351,4 @@ async fn terms_that_nothing_refers_to_are_forgotten(db: &TestDatabase) {
     // A configuration that comes back is registered as if it were new.
     deploy("w2", 3).await;
     assert_eq!(numbers().await, 2);
-}
-
-async fn enqueue_answers_by_the_fingerprint(db: &TestDatabase) {
-    assert_eq!(db.engine, Engine::Postgres);
-    let stage = Stage::by_key(db, "pay").await;
-    let call = |payload: &str| format!("SELECT * FROM aftercommit.enqueue('pay', '{payload}', 'k')");
-    db.sql.execute(&call(r#"{"a": 1}"#)).await;
-    let claim = stage.worker.claim_one("pay").await;
-    stage.done(Settling::of(&claim).succeed()).await;
-    for step in [Step::Payloads, Step::History] {
-        drop_all(db, step).await;
-        let found = db.sql.row(&call(r#"{"a": 1}"#)).await;
-        assert_eq!((found["inserted"].as_deref(), found["state"].as_deref()), (Some("f"), Some("succeeded")));
-        let error = db.sql.refused(&call(r#"{"a":1}"#)).await;
-        let code = error.as_database_error().and_then(|error| error.code().map(|code| code.into_owned()));
-        assert_eq!(code.as_deref(), Some("AC422"), "{step:?}: {error}");
-    }
-    drop_all(db, Step::Keys).await;
-    assert_eq!(db.sql.row(&call("{}")).await["inserted"].as_deref(), Some("t"), "the key is free");
-}
-
-/// The file is shared with the library's own test.
-async fn fingerprints_are_those_of_the_shared_vectors(db: &TestDatabase) {
-    let file: serde_json::Value =
-        serde_json::from_str(include_str!("../vectors/fingerprint.json")).expect("the file is JSON");
-    let vectors = file["vectors"].as_array().expect("a list of vectors");
-    assert!(vectors.len() >= 12, "{} vectors are few", vectors.len());
-    for vector in vectors {
-        let text = |part: &str| {
-            vector[part].as_str().map_or("NULL".to_owned(), |text| format!("'{}'", text.replace('\'', "''")))
-        };
-        let body =
-            vector["body_hex"].as_str().map_or("NULL".to_owned(), |text| format!("'\\x{text}'::bytea"));
-        let rest: Vec<String> =
-            ["content_type", "headers", "target", "ordering_key", "needs", "bindings", "undoes"]
-                .map(text)
-                .to_vec();
-        let sql = format!(
-            "SELECT encode(aftercommit.fingerprint({}, {}, {body}, {}), 'hex')",
-            text("operation"),
-            text("payload"),
-            rest.join(", ")
-        );
-        assert_eq!(db.sql.scalar(&sql).await.as_deref(), vector["sha256"].as_str(), "{}", vector["case"]);
-    }
 }

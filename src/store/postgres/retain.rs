@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use sqlx::Row as _;
+use tokio::time::Instant;
 
 use super::{
     PgStore, row,
@@ -115,13 +116,16 @@ impl Retain for PgStore {
             .bind(micros(age))
             .bind(i64::from(limit))
             .bind(micros(AHEAD_MAX));
+        let began = Instant::now();
         let row = self.one(statement).await.map_err(StoreError::during(DOING))?;
+        let held = began.elapsed();
         let now: Option<Timestamp> = row::get(&row, "now_at")?;
         let last: Option<Timestamp> = row::get(&row, "last_at")?;
         Ok(Batch {
             effects: row::sum(&row, "effects")?,
             more: row::get(&row, "more")?,
             elsewhere: row::get(&row, "elsewhere")?,
+            held,
             ahead: now.zip(last).map(|(now, last)| Ahead { now, last }),
         })
     }

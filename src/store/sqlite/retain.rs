@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use sqlx::SqliteConnection;
+use tokio::time::Instant;
 
 use super::{
     SqliteStore,
@@ -77,6 +78,7 @@ impl Retain for SqliteStore {
         }
         self.write(DOING, move |conn, now| {
             Box::pin(async move {
+                let began = Instant::now();
                 if step == Step::Keys
                     && let Some(ahead) = read_clock(conn, now).await?
                 {
@@ -90,7 +92,12 @@ impl Retain for SqliteStore {
                     Step::Keys => drop_keys(conn, &ids).await,
                 }
                 .map_err(StoreError::during(DOING))?;
-                Ok(Batch { effects, more: effects >= u64::from(limit), ..Batch::default() })
+                Ok(Batch {
+                    effects,
+                    more: effects >= u64::from(limit),
+                    held: began.elapsed(),
+                    ..Batch::default()
+                })
             })
         })
         .await
