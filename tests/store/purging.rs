@@ -262,7 +262,8 @@ async fn a_late_answer_that_meets_the_purge_of_its_key_leaves_no_log(db: &TestDa
     drop_all(db, Step::Payloads).await;
     drop_all(db, Step::History).await;
     let store = db.another_store().await;
-    let hearing = tokio::spawn(async move {
+    let mut hearing = JoinSet::new();
+    hearing.spawn(async move {
         for answer in &answers {
             // Twice: a report whose acknowledgement was lost.
             for _ in 0..2 {
@@ -271,7 +272,7 @@ async fn a_late_answer_that_meets_the_purge_of_its_key_leaves_no_log(db: &TestDa
         }
     });
     drop_all(db, Step::Keys).await;
-    within(PATIENCE, "the answers are heard", hearing).await.expect("no panic");
+    within(PATIENCE, "the answers are heard", hearing.join_all()).await;
     drop_all(db, Step::Keys).await;
     assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.effects").await, 0);
     assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.attempts").await, 0, "of no effect");
@@ -285,7 +286,8 @@ async fn a_late_answer_in_the_middle_of_the_purge_of_its_key_leaves_no_log(db: &
     let mut answer = db.sql.begin().await;
     answer.execute(&format!("SELECT id FROM aftercommit.effects WHERE id = {id} FOR KEY SHARE")).await;
     let purger = db.another_store().await;
-    let purging = tokio::spawn(async move { purger.drop_batch(Step::Keys, Duration::ZERO, 10).await });
+    let mut purging = JoinSet::new();
+    purging.spawn(async move { purger.drop_batch(Step::Keys, Duration::ZERO, 10).await });
     let waits = async || {
         let blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
         (db.sql.number(blocked).await == 1).then_some(())
@@ -295,7 +297,7 @@ async fn a_late_answer_in_the_middle_of_the_purge_of_its_key_leaves_no_log(db: &
                VALUES ({id}, 1, 1, true, clock_timestamp(), 'response', 'applied') ON CONFLICT DO NOTHING";
     answer.execute(&log.replace("{id}", &id.to_string())).await;
     answer.commit().await;
-    let batch = within(PATIENCE, "the purge's end", purging).await.expect("no panic").expect("no deadlock");
+    let batch = within(PATIENCE, "the purge's end", purging.join_all()).await.remove(0).expect("no deadlock");
     assert_eq!(batch.effects, 1);
     assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.attempts").await, 0, "a row of no effect");
 }
