@@ -11,6 +11,7 @@ mod intake;
 mod late;
 mod lease;
 mod outage;
+mod probe;
 mod renew;
 mod settle;
 mod sweep;
@@ -19,7 +20,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -29,7 +30,9 @@ use tokio_util::task::TaskTracker;
 
 pub use config::{Config, LEASE_MARGIN, SETTLE_BATCH_MAX, SETTLE_LINGER, SWEEP_INTERVAL, Stop};
 
-use self::{intake::Intake, lease::Leases, outage::Outages, renew::Renewals, settle::Settling};
+use self::{
+    intake::Intake, lease::Leases, outage::Outages, probe::Prober, renew::Renewals, settle::Settling,
+};
 use crate::{
     clock::{Boot, Clock},
     contract::KeyRule,
@@ -51,6 +54,8 @@ pub struct Report {
     pub fenced: u64,
     /// Leases that ended, and overdue effects, that were swept.
     pub swept: u64,
+    /// Probes made.
+    pub probed: u64,
     /// Downstream code that panicked; each is recorded as an attempt with an unknown outcome.
     pub panics: u64,
     /// *Applied* answers that contradict what a person resolved, or that came for a superseded effect.
@@ -64,6 +69,7 @@ struct Counters {
     settled: AtomicU64,
     fenced: AtomicU64,
     swept: AtomicU64,
+    probed: AtomicU64,
     panics: AtomicU64,
     possible_duplicates: AtomicU64,
 }
@@ -77,6 +83,7 @@ impl Counters {
             settled: read(&self.settled),
             fenced: read(&self.fenced),
             swept: read(&self.swept),
+            probed: read(&self.probed),
             panics: read(&self.panics),
             possible_duplicates: read(&self.possible_duplicates),
         }
@@ -108,6 +115,8 @@ struct Shared {
     slot_freed: Notify,
     leases: Leases,
     counters: Counters,
+    /// Probes that are open.
+    probing: AtomicUsize,
     /// The earliest retry that this worker scheduled, in the database's microseconds: the intake looks again then.
     next_due: AtomicI64,
     /// The numbers of the registered terms; written at every (re)connect.
@@ -150,6 +159,7 @@ impl Engine {
             slot_freed: Notify::new(),
             leases: Leases::default(),
             counters: Counters::default(),
+            probing: AtomicUsize::new(0),
             next_due: AtomicI64::new(i64::MAX),
             terms: Mutex::default(),
             sweep_from,
@@ -171,6 +181,9 @@ impl Engine {
     pub async fn run(&self, stop: Stop) -> Result<Report, StoreError> {
         let session = Session::start(&self.shared, &stop).await?;
         let sweeping = session.tracker.spawn(sweep::run(self.shared.clone(), stop.clone()));
+        if let Some(prober) = Prober::of(&self.shared, &session.tracker, &stop) {
+            session.tracker.spawn(prober.run());
+        }
         let worked = session.intake(&stop).run().await;
         stop.drain.cancel();
         session.finish(&stop, tokio::time::sleep(self.shared.config.shutdown_grace)).await;
@@ -178,8 +191,8 @@ impl Engine {
         worked.map(|()| self.report())
     }
 
-    /// One claim round: sweeps once, claims what is due (up to the free slots), attempts and settles it; stopped as
-    /// [`Self::run`] is. Of leases that ended it sweeps those that ended a whole lease ago: it cannot wait to see whether
+    /// One claim round: sweeps once, claims what is due (up to the free slots), attempts and settles it, and makes one round of
+    /// due probes; stopped as [`Self::run`] is. Of leases that ended it sweeps those that ended a whole lease ago: it cannot wait to see whether
     /// younger ones only could not be renewed.
     ///
     /// # Errors
@@ -189,15 +202,20 @@ impl Engine {
         let session = Session::start(&self.shared, &stop).await?;
         let swept = sweep::once(&self.shared, self.shared.longest_lease()).await;
         let claimed = if stop.drain.is_cancelled() { Ok(0) } else { session.intake(&stop).round().await };
+        let probed = match Prober::of(&self.shared, &session.tracker, &stop) {
+            Some(prober) if !stop.drain.is_cancelled() => prober.round().await,
+            Some(_) | None => Ok(0),
+        };
         let over = async {
             stop.drain.cancelled().await;
             tokio::time::sleep(self.shared.config.shutdown_grace).await;
         };
         session.finish(&stop, over).await;
-        swept.and(claimed).map(|_| self.report())
+        swept.and(claimed).and(probed).map(|_| self.report())
     }
 
-    /// Works until nothing is due, in flight or about to be retried.
+    /// Works until nothing is due, in flight or about to be retried, and no probe is due now: what is to be probed later is in
+    /// doubt until then, as it would be for a person.
     ///
     /// # Errors
     ///
@@ -223,7 +241,9 @@ impl Engine {
             if before != claimed || !self.shared.leases.is_empty() {
                 continue;
             }
-            if self.shared.store.is_idle(&names).await.unwrap_or(false) {
+            if self.shared.store.is_idle(&names).await.unwrap_or(false)
+                && !probe::is_busy(&self.shared).await.unwrap_or(true)
+            {
                 stop.drain.cancel();
                 return;
             }

@@ -7,6 +7,7 @@ mod claim;
 mod page;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod probe;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
@@ -17,6 +18,7 @@ pub use claim::{
     Want,
 };
 pub use page::{Audited, Count, DownstreamInfo, Filter, LoggedAttempt, PAGE_MAX, Status, WorkerInfo};
+pub use probe::{DueProbe, ProbeSettlement, ProbeWant, Probes};
 
 use crate::{
     clock::Timestamp,
@@ -62,7 +64,7 @@ pub type TermsIds = Vec<(Arc<str>, Option<String>, i64)>;
 /// The engine's verbs. Every method is one transaction; an error means that nothing is known of its effect, and the caller
 /// may repeat it. Dropping a future may leave a connection in a transaction: run these in tasks that are never aborted.
 #[async_trait::async_trait]
-pub trait Store: Send + Sync {
+pub trait Store: Probes + Send + Sync {
     /// Makes names, contracts and terms known, and the worker live. Equal terms keep their number. An operation that a
     /// downstream no longer lists is no operation of today. Where a window became narrower, or the key promises nothing any
     /// more, `sweep_at` of its uncertain effects moves to the earlier time.

@@ -36,6 +36,7 @@ fn subject(state: State, uncertain: bool) -> Subject {
         resend: false,
         cancel_requested: false,
         applied_late: false,
+        travels_until: None,
     };
     Subject {
         state,

@@ -11,8 +11,8 @@ use aftercommit::{
     clock::Timestamp,
     error::StoreError,
     store::{
-        Claim, Database, Expired, Late, LateAnswer, Overdue, RegisteredTerms, Registration, Settled,
-        Settlement, Store, TermsIds, Token, Want,
+        Claim, Database, DueProbe, Expired, Late, LateAnswer, Overdue, ProbeSettlement, ProbeWant, Probes,
+        RegisteredTerms, Registration, Settled, Settlement, Store, TermsIds, Token, Want,
     },
 };
 use tokio::sync::Notify;
@@ -25,6 +25,7 @@ pub(super) enum Op {
     Claim,
     Settle,
     Expired,
+    SettleProbe,
 }
 
 /// When an operation fails.
@@ -199,5 +200,20 @@ impl Store for FaultyStore {
 
     async fn now(&self) -> Result<Timestamp, StoreError> {
         self.inner.now().await
+    }
+}
+
+#[async_trait::async_trait]
+impl Probes for FaultyStore {
+    async fn claim_probes(&self, wants: &[ProbeWant]) -> Result<Vec<DueProbe>, StoreError> {
+        self.inner.claim_probes(wants).await
+    }
+
+    async fn settle_probe(&self, settlement: &ProbeSettlement) -> Result<Settled, StoreError> {
+        self.around(Op::SettleProbe, self.inner.settle_probe(settlement)).await
+    }
+
+    async fn probe_is_due(&self, downstreams: &[Arc<str>]) -> Result<bool, StoreError> {
+        self.inner.probe_is_due(downstreams).await
     }
 }

@@ -9,6 +9,7 @@ mod contract;
 mod downstream;
 mod error;
 mod init;
+mod probe;
 mod section;
 mod show;
 #[cfg(test)]
@@ -26,6 +27,7 @@ pub(crate) use downstream::{Configured, Operation, ReadKind, Source};
 pub use downstream::{DownstreamSettings, registered};
 pub use error::{ConfigError, Finding};
 pub use init::init;
+pub(crate) use probe::{Sight, WrittenProbe};
 pub(crate) use section::{Log, Section};
 pub(crate) use tree::parse as parse_toml;
 pub use values::SecretRef;

@@ -332,7 +332,7 @@ fn every_shipped_profile_reads_and_says_where_it_comes_from() {
         assert!(!about.sources.is_empty() && !about.date.is_empty(), "{}", profile.name);
         assert!(["high", "medium", "low"].contains(&about.confidence.as_str()), "{}", profile.name);
         let written = profile.contract().unwrap();
-        written.contract(Duration::from_secs(20)).unwrap();
+        written.contract(Duration::from_secs(20), None).unwrap();
         written.answers().unwrap();
     }
 }

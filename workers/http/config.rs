@@ -7,7 +7,7 @@ use reqwest::{Method, header::HeaderName};
 use sha2::{Digest, Sha256};
 use url::Url;
 
-use super::{send, template::Template};
+use super::{probe::Question, send, template::Template};
 use crate::config::{
     Answers, ConfigError, Configured, KeyFormat, KeyIn, Operation, SecretRef, Secrets, Section, Size, Source,
     is_header_name,
@@ -53,6 +53,7 @@ pub(super) struct Call {
     pub(super) dedupe: Dedupe,
     pub(super) answers: Answers,
     pub(super) timeout: Duration,
+    pub(super) probe: Option<Question>,
 }
 
 /// An `http` downstream.
@@ -226,6 +227,7 @@ fn call(section: &Section<'_>, operation: &Operation, keys: CallKeys) -> Result<
         dedupe: operation.contract.dedupe,
         answers,
         timeout: operation.timeout,
+        probe: Question::read(section, operation)?,
     };
     let has_key = call.path.as_ref().is_some_and(Template::has_key);
     // The default operation has no path of its own; one whose key stands in the path is refused when it is called.

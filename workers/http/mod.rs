@@ -7,6 +7,8 @@ mod classify;
 mod config;
 mod form;
 mod json;
+mod predicate;
+mod probe;
 mod request;
 mod retry_after;
 mod send;
@@ -18,8 +20,8 @@ use std::sync::Arc;
 
 use aftercommit::{
     clock::{Clock, SystemClock},
-    downstream::{Attempt, Downstream},
-    outcome::{About, Finding, Outcome, Phase, Response},
+    downstream::{Attempt, Downstream, Probe},
+    outcome::{About, Finding, Outcome, Phase, Probed, Response, Sighting},
 };
 use reqwest::header::{HeaderName, HeaderValue};
 
@@ -79,6 +81,13 @@ impl Downstream for HttpDownstream {
                 }),
                 ..Outcome::new(Finding::Unknown, Phase::Answer, format!("HTTP {}, but {why}", answer.status))
             },
+        }
+    }
+    async fn probe(&self, probe: &Probe) -> Probed {
+        let call = self.http.call(probe.effect.operation.as_deref());
+        match call.and_then(|call| Some((call, call.probe.as_ref()?))) {
+            Some((call, question)) => self.ask(call, question, probe).await,
+            None => Probed::new(Sighting::Impossible, "the configuration has no probe for it"),
         }
     }
 }

@@ -14,6 +14,7 @@ mod inspect;
 mod late;
 mod migrate;
 mod operate;
+mod probe;
 mod register;
 mod row;
 mod scan;

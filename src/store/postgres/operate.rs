@@ -39,7 +39,7 @@ ON CONFLICT DO NOTHING";
 const SUBJECT: &str = concat!(
     "SELECT ",
     history_columns!(),
-    ", clock_timestamp() AS now_at, q.quiet_at, sent.request_sha256 AS sent_sha256, today.request_sha256 AS today_sha256,
+    ", clock_timestamp() AS now_at, sent.request_sha256 AS sent_sha256, today.request_sha256 AS today_sha256,
   today.id AS today_id, today.contract::text AS contract,
   o.superseded_by IS NOT NULL AS superseded, coalesce(o.refusal_stored, false) AS refusal_stored
 FROM aftercommit.effects AS e
@@ -77,7 +77,7 @@ WHERE id = $1";
 const REQUEST_CANCEL: &str = "UPDATE aftercommit.queue SET cancel_requested = true WHERE id = $1";
 
 const PARK: &str = "UPDATE aftercommit.queue
-SET lane = 'd', due_at = NULL, token = nextval('aftercommit.tokens'), swept = false, sweep_at = NULL,
+SET lane = 'd', due_at = $3, token = nextval('aftercommit.tokens'), swept = false, sweep_at = NULL,
     cancel_requested = true, note = $2
 WHERE id = $1";
 
@@ -200,9 +200,8 @@ async fn apply(
         Change::DueNow => DUE_NOW,
         Change::OneResend => ONE_RESEND,
         Change::RequestCancel => REQUEST_CANCEL,
-        Change::Park(why) => {
-            return sqlx::query(PARK).bind(id.get()).bind(sentence(why)).execute(connection).await.map(drop);
-        }
+        Change::Park(why) => return park(connection, id, why, None).await,
+        Change::Probe(at, why) => return park(connection, id, why, Some(*at)).await,
         Change::End(state) => return end(connection, id, verb, (actor, *state)).await,
     };
     sqlx::query(simple).bind(id.get()).execute(&mut *connection).await?;
@@ -210,8 +209,17 @@ async fn apply(
         Change::NewHistory | Change::DueNow | Change::OneResend => {
             sqlx::query("SELECT pg_notify($1, '')").bind(CHANNEL).execute(connection).await.map(drop)
         }
-        Change::RequestCancel | Change::Park(_) | Change::End(_) => Ok(()),
+        Change::RequestCancel | Change::Park(_) | Change::Probe(..) | Change::End(_) => Ok(()),
     }
+}
+
+async fn park(
+    connection: &mut PgConnection,
+    id: EffectId,
+    why: &str,
+    probe_at: Option<Timestamp>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(PARK).bind(id.get()).bind(sentence(why)).bind(probe_at).execute(connection).await.map(drop)
 }
 
 async fn end(

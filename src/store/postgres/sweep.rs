@@ -196,7 +196,7 @@ impl PgStore {
     }
 
     pub(super) async fn fold_and_forget(&self) -> Result<(), StoreError> {
-        for sql in [FOLD_COUNTERS, FORGET_WORKERS, DROP_CLAIMS] {
+        for sql in [FOLD_COUNTERS, FORGET_WORKERS, DROP_CLAIMS, super::probe::FORGET] {
             sqlx::query(sql).execute(&self.pool).await.map_err(StoreError::during("tidying up"))?;
         }
         Ok(())

@@ -169,5 +169,6 @@ pub(super) async fn maintain(conn: &mut SqliteConnection, now: Timestamp) -> Res
         .execute(&mut *conn)
         .await
         .map_err(StoreError::during("maintaining"))?;
+    super::probe::forget(conn).await?;
     drop_claims(conn, &[], now).await
 }

@@ -273,6 +273,7 @@ fn told(context: &Context, change: &Change, now: &Status) -> anyhow::Result<()> 
         }
         Change::End(state) => format!("{state} now"),
         Change::Park(why) => format!("in doubt: {why}"),
+        Change::Probe(at, why) => format!("in doubt, to be probed at {at}: {why}"),
     };
     data(format!("Effect {} is {what}.", now.id))?;
     Ok(())
