@@ -31,6 +31,9 @@ use crate::{
 /// Probes at one time per downstream and worker: few, since what they find is never urgent, and their slots are not the attempts'.
 const PROBES_AT_ONCE: u32 = 4;
 
+/// A list is read page by page, and each page may take as long as an attempt: a whole probe may take as long as so many.
+const EXCHANGES: u32 = 5;
+
 /// The probing side of a running worker.
 pub(super) struct Prober {
     shared: Arc<Shared>,
@@ -152,9 +155,10 @@ fn asked(shared: &Shared) -> Vec<Arc<str>> {
     served.map(|(name, _)| name.clone()).collect()
 }
 
-/// How long a whole probe may take: at least as long as an attempt, since the lease outlasts its timeout by the margin.
+/// How long a whole probe may take.
 fn limit(served: &Served) -> Duration {
-    served.lease.saturating_sub(LEASE_MARGIN)
+    let operations = served.operations.values().map(|terms| terms.timeout);
+    operations.fold(served.terms.timeout, Duration::max).saturating_mul(EXCHANGES)
 }
 
 /// Asks, decides, and writes it down. Stopped at once, it writes nothing: the probe is due again when its lease ends.

@@ -15,6 +15,7 @@ mod examples;
 mod hostile;
 mod ledger;
 mod ledger_proxy;
+mod localstripe;
 mod main_run;
 mod network;
 mod pool;

@@ -25,6 +25,7 @@ pub(super) enum Op {
     Claim,
     Settle,
     Expired,
+    ClaimProbes,
     SettleProbe,
 }
 
@@ -206,7 +207,7 @@ impl Store for FaultyStore {
 #[async_trait::async_trait]
 impl Probes for FaultyStore {
     async fn claim_probes(&self, wants: &[ProbeWant]) -> Result<Vec<DueProbe>, StoreError> {
-        self.inner.claim_probes(wants).await
+        self.around(Op::ClaimProbes, self.inner.claim_probes(wants)).await
     }
 
     async fn settle_probe(&self, settlement: &ProbeSettlement) -> Result<Settled, StoreError> {

@@ -7,6 +7,7 @@ mod doubt;
 mod faulty;
 mod leases;
 mod outages;
+mod probes;
 mod shutdown;
 
 use std::{sync::Arc, time::Duration};

@@ -14,6 +14,7 @@ mod functions;
 mod late;
 mod leases;
 mod orphans;
+mod probes;
 mod registry;
 mod roles;
 mod schema;

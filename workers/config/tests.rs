@@ -275,8 +275,6 @@ fn what_is_planned_is_refused_and_not_ignored() {
     for text in [
         "pooler = \"transaction\"\n".to_owned(),
         format!("{SHOP}on_outcome = \"billing.on_effect\"\n"),
-        format!("{SHOP}[downstream.shop.probe]\nmethod = \"GET\"\n"),
-        format!("{SHOP}contract = {{ dedupe = \"lookup\" }}\n"),
         format!("{SHOP}dynamic_target = \"url\"\n"),
         "[downstream.mail]\nkind = \"smtp\"\nserver = \"smtp://x\"\n".to_owned(),
         "[dashboard]\nauth = { tokens = [] }\n".to_owned(),

@@ -3,6 +3,7 @@
 mod answers;
 mod goaway;
 mod hostile;
+mod probes;
 mod rendering;
 mod server;
 
