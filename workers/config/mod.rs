@@ -12,6 +12,7 @@ mod horizon;
 mod init;
 mod key;
 mod pooler;
+mod probe;
 mod section;
 mod show;
 #[cfg(test)]
@@ -33,6 +34,7 @@ pub use downstream::{DownstreamSettings, registered};
 pub use error::{ConfigError, Finding};
 pub use init::init;
 pub(crate) use key::{KeyFormat, KeyIn};
+pub(crate) use probe::{Sight, WrittenProbe};
 pub(crate) use section::{Log, Section};
 pub(crate) use tree::{Node, parse as parse_toml};
 pub use values::SecretRef;
