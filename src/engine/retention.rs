@@ -86,15 +86,13 @@ pub async fn purge(
     while !open.is_empty() && !stop.is_cancelled() {
         let mut again = Vec::with_capacity(open.len());
         for (step, limit) in open {
-            let began = tokio::time::Instant::now();
             let batch = store.drop_batch(step, retention.of(step), limit).await?;
-            let took = began.elapsed();
             purged.of(step).add_assign(batch.effects);
             seen(step, batch.effects);
             if batch.more || (batch.elsewhere && manner == Manner::AtOnce) {
-                again.push((step, next_limit(limit, took)));
+                again.push((step, next_limit(limit, batch.held)));
                 tokio::select! {
-                    () = tokio::time::sleep((took * manner.rest()).max(REST_MIN)) => {}
+                    () = tokio::time::sleep((batch.held * manner.rest()).max(REST_MIN)) => {}
                     () = stop.cancelled() => {}
                 }
             }

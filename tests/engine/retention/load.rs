@@ -263,6 +263,16 @@ async fn people(
     let mut tick = tokio::time::interval(Duration::from_secs(4) / plan.per_second);
     while !stop.is_cancelled() {
         tick.tick().await;
+        // Nothing else ends what is in doubt, and what has not ended stays.
+        let doubtful = Filter { state: Some(State::InDoubt), limit: 20, ..Filter::default() };
+        for effect in store.effects(&doubtful).await.expect("a page is readable") {
+            let verb = if chance.percent(50) {
+                Verb::ResolveNotApplied
+            } else {
+                Verb::ResolveApplied { response: None }
+            };
+            store.act(effect.id, &verb, &mika, None).await.expect("acting works");
+        }
         let (state, verb) = &choices[usize::try_from(chance.below(7)).unwrap_or(0)];
         let filter = Filter { state: Some(*state), limit: 20, ..Filter::default() };
         let found = store.effects(&filter).await.expect("a page is readable");
