@@ -262,7 +262,7 @@ fn a_probe_that_could_lie_is_refused() {
     let legacy = LEGACY.replace("auth = { bearer = { env = \"TOKEN\" } }", "");
     let cases = [
         ("contract = { dedupe = \"lookup\" }".to_owned(), "needs a probe"),
-        (legacy.replace("absent_after = \"10m\"", ""), "absent_after is missing"),
+        (legacy.replace("absent_after = \"10m\"", ""), "absent_after: is missing"),
         (legacy.replace("\"10m\"", "\"0s\""), "more than zero"),
         (legacy.replace("path = ", "paht = "), "did you mean `path`"),
         (legacy.replace("equals = []", "eqals = []"), "eqals"),
