@@ -8,6 +8,9 @@ use crate::{
     state::State,
 };
 
+#[cfg(feature = "postgres")]
+pub use crate::store::postgres::Pooled;
+
 /// Writes effects. It holds nothing: the caller's transaction is the only thing that is written to.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outbox;

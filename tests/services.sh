@@ -2,6 +2,7 @@
 # it is; stop_services ends exactly what was started.
 #
 #   AFTERCOMMIT_TEST_POSTGRES     URL of a PostgreSQL superuser
+#   AFTERCOMMIT_TEST_PGBOUNCER    the same through pgbouncer: transaction mode, two server connections per database
 #   AFTERCOMMIT_TEST_PG_BIN       folder of the server's binaries, for tests that start and kill a server of their own
 #   AFTERCOMMIT_TEST_PYTHON       a Python with tests/requirements.txt
 #   AFTERCOMMIT_TEST_LOCALSTRIPE  localstripe, of tests/requirements.txt
@@ -92,6 +93,38 @@ start_postgres() {
   die "PostgreSQL did not start"
 }
 
+# In front of the server: what it does not know among the start parameters it refuses, as it would anywhere.
+start_pgbouncer() {
+  local user port try pid n server
+  user=$(server_user)
+  mkdir "$scratch/pgbouncer"
+  server=$(python3 -c 'import sys, urllib.parse as u
+p = u.urlsplit(sys.argv[1])
+print(f"host={p.hostname} port={p.port or 5432} user={p.username}" + (f" password={p.password}" if p.password else ""))' "$AFTERCOMMIT_TEST_POSTGRES")
+  for try in 1 2 3; do
+    port=$(free_port)
+    printf '%s\n' '[databases]' "* = $server" '[pgbouncer]' 'listen_addr = 127.0.0.1' "listen_port = $port" 'unix_socket_dir =' \
+      'auth_type = any' 'pool_mode = transaction' 'default_pool_size = 2' 'max_client_conn = 500' >"$scratch/pgbouncer/ini"
+    [ "$(id -u)" != 0 ] || chown -R "$user:" "$scratch/pgbouncer"
+    (cd "$scratch" && as "$user" "$pgbouncer" "$scratch/pgbouncer/ini") >"$scratch/pgbouncer.log" 2>&1 &
+    pid=$!
+    for n in $(seq 1 200); do
+      if grep -q 'process up' "$scratch/pgbouncer.log"; then
+        pids+=("$pid")
+        export AFTERCOMMIT_TEST_PGBOUNCER="postgres://postgres@127.0.0.1:$port/postgres"
+        return
+      fi
+      kill -0 "$pid" 2>/dev/null || break
+      sleep .05
+    done
+    kill -INT "$pid" 2>/dev/null || true
+    wait "$pid" 2>/dev/null || true
+    say "pgbouncer did not start on port $port (try $try)"
+  done
+  tail -20 "$scratch/pgbouncer.log" >&2
+  die "pgbouncer did not start"
+}
+
 # install_once NAME LOCKFILE COMMAND...: runs COMMAND DIRECTORY unless the directory was made from the same lock file.
 install_once() {
   local name=$1 lock=$2 into stamp
@@ -123,6 +156,12 @@ start_services() {
   AFTERCOMMIT_TEST_PG_BIN=$(postgres_binaries)
   export AFTERCOMMIT_TEST_PG_BIN
 
+  pgbouncer=$(PATH=$PATH:/usr/sbin command -v pgbouncer || true)
+  if [ -z "${AFTERCOMMIT_TEST_PGBOUNCER:-}" ] && [ -z "$pgbouncer" ]; then
+    apt_install pgbouncer
+    pgbouncer=$(PATH=$PATH:/usr/sbin command -v pgbouncer)
+  fi
+
   exec 9>"$cache/lock" # Two runs at once must not install into the same folder.
   flock 9
   if [ -z "${AFTERCOMMIT_TEST_PYTHON:-}" ]; then
@@ -137,4 +176,5 @@ start_services() {
   exec 9>&-
 
   if [ -z "${AFTERCOMMIT_TEST_POSTGRES:-}" ]; then start_postgres; fi
+  if [ -z "${AFTERCOMMIT_TEST_PGBOUNCER:-}" ]; then start_pgbouncer; fi
 }

@@ -94,6 +94,11 @@ fn databases_have_the_same_files() {
 }
 
 #[test]
+fn statements_on_postgres_run_through_one_place() {
+    hold(rules::statements);
+}
+
+#[test]
 fn migrations_have_the_same_numbers_and_names() {
     hold(rules::migrations);
 }

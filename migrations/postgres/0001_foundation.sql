@@ -230,11 +230,12 @@ CREATE TABLE aftercommit.counters (
 -- Enqueue
 -- ---------------------------------------------------------------------------------------------------------------------
 
--- What is wrong with a key at a downstream with this rule; null when nothing is. The same rule as KeyRule in contract.rs.
+-- What is wrong with a key at a downstream with this rule; null when nothing is. The same rule as KeyRule in contract.rs. No
+-- counted repetition such as {0,253} in the pattern: matching one costs 22 microseconds a row, half of a bulk INSERT.
 CREATE FUNCTION aftercommit.key_problem(key text, prefix text, min_len integer, max_len integer, charset text)
 RETURNS text LANGUAGE sql STABLE AS $$   -- STABLE, since format() is: else it would not be inlined
   SELECT CASE
-    WHEN key !~ '^[!-~]([ -~]{0,253}[!-~])?$'
+    WHEN length(key) NOT BETWEEN 1 AND 255 OR key ~ '[^ -~]' OR left(key, 1) = ' ' OR right(key, 1) = ' '
       THEN 'must be 1 to 255 printable ASCII characters with no space at either end'
     WHEN min_len IS NULL THEN NULL
     WHEN length(prefix || key) NOT BETWEEN min_len AND max_len
@@ -301,7 +302,8 @@ DECLARE
 BEGIN
   SELECT problem INTO wrong FROM (
     SELECT CASE
-      WHEN n.downstream !~ '^[!-~]([ -~]{0,126}[!-~])?$'
+      WHEN length(n.downstream) NOT BETWEEN 1 AND 128 OR n.downstream ~ '[^ -~]' OR left(n.downstream, 1) = ' '
+           OR right(n.downstream, 1) = ' '
         THEN ARRAY['downstream', 'must be 1 to 128 printable ASCII characters', 'Name a downstream of the configuration.']
       WHEN length(n.operation) NOT BETWEEN 1 AND 128
         THEN ARRAY['operation', 'must be 1 to 128 characters', 'Leave it null for the downstream''s default operation.']

@@ -188,11 +188,31 @@ pub struct Options {
     /// The environment that the database must belong to; `None` does not ask. A copy of production's database, opened by
     /// staging, must not pay people.
     pub environment: Option<String>,
+    /// What stands between us and PostgreSQL. SQLite has nothing of the kind.
+    pub pooler: Pooler,
+}
+
+/// What stands between a program and its PostgreSQL.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Pooler {
+    /// Nothing, or what gives a whole session to each connection.
+    #[default]
+    None,
+    /// A pooler that gives away the server's connection after every transaction (pgbouncer's `pool_mode = transaction`).
+    Transaction {
+        /// A URL that goes around it, for what is a session's: LISTEN, and migrations.
+        direct: String,
+    },
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { max_connections: 8, application_name: "aftercommit".to_owned(), environment: None }
+        Self {
+            max_connections: 8,
+            application_name: "aftercommit".to_owned(),
+            environment: None,
+            pooler: Pooler::None,
+        }
     }
 }
 

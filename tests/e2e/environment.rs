@@ -12,6 +12,11 @@ pub(super) fn postgres_url() -> String {
     required("AFTERCOMMIT_TEST_POSTGRES")
 }
 
+/// The same through pgbouncer: transaction mode, two server connections per database.
+pub(super) fn pgbouncer_url() -> String {
+    required("AFTERCOMMIT_TEST_PGBOUNCER")
+}
+
 /// A program of the PostgreSQL installation.
 pub(super) fn postgres_program(name: &str) -> PathBuf {
     PathBuf::from(required("AFTERCOMMIT_TEST_PG_BIN")).join(name)

@@ -5,6 +5,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "a test harness reads the machine's clock")]
 
+mod benches;
 mod checker;
 mod checker_can_fail;
 mod clock;
@@ -19,6 +20,7 @@ mod localstripe;
 mod main_run;
 mod network;
 mod pool;
+mod pooler;
 mod postgres_killed;
 mod processes;
 mod servers;

@@ -63,7 +63,7 @@ async fn a_dropped_wait_leaves_no_transaction_to_the_next_one() {
     shop.migrate(&config).await;
     let proxy = TcpProxy::start(shop.database.server()).await;
     let options =
-        Options { max_connections: 1, application_name: "one connection".to_owned(), environment: None };
+        Options { max_connections: 1, application_name: "one connection".to_owned(), ..Options::default() };
     let url = shop.database.url_through(proxy.address);
     let store = aftercommit::store::connect(&url, &options).await.expect("the store connects");
     store.register(&registration()).await.expect("the worker registers");

@@ -5,10 +5,10 @@ use std::{collections::HashSet, time::Duration};
 use aftercommit::{EffectId, clock::Timestamp, contract::Window, state::State, store::Claim};
 
 use crate::support::{
-    Settling, TestDatabase, WINDOW, Worker, key_terms, on_every_database, on_postgres, registered, want,
+    Settling, TestDatabase, WINDOW, Worker, key_terms, on_every_way, on_postgres, registered, want,
 };
 
-on_every_database! {
+on_every_way! {
     a_claim_takes_no_more_than_asked_and_the_oldest_first,
     nothing_is_claimed_before_it_is_due,
     every_wanted_downstream_gets_its_slots,

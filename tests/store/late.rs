@@ -8,9 +8,9 @@ use aftercommit::{
 };
 
 use super::stage::{Stage, in_an_hour, person};
-use crate::support::{Settling, TestDatabase, Worker, answer, key_terms, on_every_database, registered};
+use crate::support::{Settling, TestDatabase, Worker, answer, key_terms, on_every_way, registered};
 
-on_every_database! {
+on_every_way! {
     a_late_success_settles_an_uncertain_effect_that_nobody_holds,
     a_late_success_of_an_effect_in_flight_waits_for_that_attempt,
     a_late_success_of_a_parked_effect_settles_it,

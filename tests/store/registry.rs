@@ -10,11 +10,11 @@ use aftercommit::{
 
 use super::stage::{Stage, in_an_hour, person};
 use crate::support::{
-    Settling, TestDatabase, Worker, key_terms, lookup_terms, none_terms, on_every_database, registered,
+    Settling, TestDatabase, Worker, key_terms, lookup_terms, none_terms, on_every_way, registered,
     registration, terms,
 };
 
-on_every_database! {
+on_every_way! {
     equal_terms_keep_their_number,
     terms_can_be_read_by_another_worker,
     a_narrower_window_moves_the_sweep,

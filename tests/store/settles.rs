@@ -13,9 +13,9 @@ use aftercommit::{
 };
 
 use super::stage::{HOUR, Stage, in_an_hour, person};
-use crate::support::{Settling, TestDatabase, WINDOW, Worker, key_terms, on_every_database, registered};
+use crate::support::{Settling, TestDatabase, WINDOW, Worker, key_terms, on_every_way, registered};
 
-on_every_database! {
+on_every_way! {
     a_first_success_ends_the_effect_with_its_answer_and_log,
     a_refusal_ends_the_effect_as_failed,
     a_retry_of_a_certain_effect_forgets_when_it_was_sent,

@@ -11,9 +11,9 @@ use aftercommit::{
 };
 
 use super::stage::{HOUR, Stage, in_an_hour, person};
-use crate::support::{Settling, TestDatabase, Worker, key_terms, on_every_database, registered};
+use crate::support::{Settling, TestDatabase, Worker, key_terms, on_every_way, registered};
 
-on_every_database! {
+on_every_way! {
     an_ended_lease_is_found_until_it_is_swept,
     a_swept_attempt_is_logged_as_unknown,
     what_was_settled_after_the_look_stays,

@@ -11,9 +11,9 @@ use aftercommit::{
 };
 
 use super::stage::{HOUR, Stage, in_an_hour, person};
-use crate::support::{Settling, TestDatabase, Worker, key_terms, on_every_database, registered};
+use crate::support::{Settling, TestDatabase, Worker, key_terms, on_every_way, registered};
 
-on_every_database! {
+on_every_way! {
     each_verb_takes_its_states_and_no_other,
     an_uncertain_effect_is_never_cancelled,
     a_stale_look_is_refused,

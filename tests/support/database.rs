@@ -6,7 +6,7 @@ use aftercommit::{
     EffectId,
     clock::Timestamp,
     state::State,
-    store::{self, Database, LoggedAttempt, Options, Status, Token},
+    store::{self, Database, LoggedAttempt, Options, Pooler, Status, Token},
 };
 use sqlx::{
     AssertSqlSafe, Connection, PgConnection,
@@ -35,7 +35,17 @@ pub(crate) struct TestDatabase {
     pub(crate) store: Arc<dyn Database>,
     /// The application's own connections.
     pub(crate) sql: Sql,
+    way: Way,
     place: Place,
+}
+
+/// How the store gets to the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By itself.
+    Direct,
+    /// Through pgbouncer in transaction mode.
+    Pooled,
 }
 
 /// What is to be removed.
@@ -49,7 +59,7 @@ const TEMPLATE_LOCK: i64 = 5_417_923;
 
 impl TestDatabase {
     /// Makes a database with the newest schema.
-    pub(crate) async fn fresh(engine: Engine) -> Self {
+    pub(crate) async fn fresh(engine: Engine, way: Way) -> Self {
         let (url, place) = match engine {
             Engine::Postgres => {
                 let template = template().await;
@@ -61,14 +71,14 @@ impl TestDatabase {
                 (url, place)
             }
         };
-        let store = connect(&url).await;
+        let store = connect(&url, way).await;
         let sql = sql(&url).await;
-        Self { engine, url, store, sql, place }
+        Self { engine, url, store, sql, way, place }
     }
 
     /// Connects once more, as another process would.
     pub(crate) async fn another_store(&self) -> Arc<dyn Database> {
-        connect(&self.url).await
+        connect(&self.url, self.way).await
     }
 
     /// Removes the database, whoever is still connected.
@@ -197,10 +207,26 @@ impl Unmigrated {
     }
 }
 
-async fn connect(url: &str) -> Arc<dyn Database> {
-    let options =
-        Options { max_connections: 4, application_name: "aftercommit-test".to_owned(), environment: None };
-    store::connect(url, &options).await.expect("the store connects")
+async fn connect(url: &str, way: Way) -> Arc<dyn Database> {
+    let name = "aftercommit-test".to_owned();
+    let mut options = Options { max_connections: 4, application_name: name, ..Options::default() };
+    let url = match way {
+        Way::Direct => url.to_owned(),
+        Way::Pooled => {
+            options.pooler = Pooler::Transaction { direct: url.to_owned() };
+            pooled(url)
+        }
+    };
+    store::connect(&url, &options).await.expect("the store connects")
+}
+
+/// The same database through the pgbouncer of the test run.
+fn pooled(url: &str) -> String {
+    let pooler = std::env::var("AFTERCOMMIT_TEST_PGBOUNCER")
+        .expect("AFTERCOMMIT_TEST_PGBOUNCER names no pooler: use ./tests/run, which starts one");
+    let mut pooled = url::Url::parse(&pooler).expect("AFTERCOMMIT_TEST_PGBOUNCER is a URL");
+    pooled.set_path(url::Url::parse(url).expect("a URL").path());
+    pooled.to_string()
 }
 
 async fn sql(url: &str) -> Sql {

@@ -15,7 +15,7 @@ pub(crate) use builders::{
     LEASE, Settling, WINDOW, Worker, answer, key_terms, lookup_terms, none_terms, registered, registration,
     served, terms, want,
 };
-pub(crate) use cases::{on_every_database, on_postgres, on_sqlite, run};
+pub(crate) use cases::{on_every_database, on_every_way, on_postgres, on_sqlite, run, run_pooled};
 pub(crate) use chance::Chance;
 pub(crate) use database::{Engine, TestDatabase, Unmigrated, insert_sql};
 pub(crate) use scripted::{Script, Scripted};

@@ -50,6 +50,19 @@ fn one_database_may_not_name_another() {
 }
 
 #[test]
+fn a_statement_may_not_run_by_itself_on_postgres() {
+    let whole = [
+        ("src/store/postgres/claim.rs", "self.all(sql(CLAIM))"),
+        ("src/store/postgres/statement.rs", "sqlx::query(text)"),
+        ("src/store/sqlite/claim.rs", "sqlx::query(CLAIM)"),
+    ];
+    for line in ["sqlx::query(CLAIM)", "sqlx::query_scalar(CLAIM)", "sqlx::raw_sql(CLAIM)"] {
+        let broken = [("src/store/postgres/claim.rs", line)];
+        fails(rules::statements, &broken, "src/store/postgres/claim.rs:1", &whole);
+    }
+}
+
+#[test]
 fn a_kind_may_not_name_the_store_or_the_engine() {
     let kind = ("workers/http/mod.rs", "impl Downstream for Http {}");
     let cli = ("workers/cli/mod.rs", "use aftercommit::store::connect;");

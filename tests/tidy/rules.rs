@@ -12,9 +12,19 @@ const LINES_MAX: usize = 400;
 const VOCABULARY: [&str; 9] =
     ["clock", "contract", "decision", "effect", "key", "outcome", "schedule", "state", "verb"];
 
-/// What one database has and the others cannot: PostgreSQL notifies, and is scanned by transaction numbers; SQLite's one
+/// What one database has and the others cannot: PostgreSQL notifies, has poolers, and is scanned by transaction numbers; SQLite's one
 /// writer has its own statements, since a single one cannot write several tables.
-const ALONE: [(&str, &str); 3] = [("postgres", "scan.rs"), ("postgres", "wake.rs"), ("sqlite", "write.rs")];
+const ALONE: [(&str, &str); 5] = [
+    ("postgres", "scan.rs"),
+    ("postgres", "session.rs"),
+    ("postgres", "statement.rs"),
+    ("postgres", "wake.rs"),
+    ("sqlite", "write.rs"),
+];
+
+/// Who may run a statement by himself on PostgreSQL: those who know how one runs behind a pooler, and those whose
+/// connections never go through one.
+const RUNNERS: [&str; 4] = ["migrate.rs", "session.rs", "statement.rs", "wake.rs"];
 
 pub(super) fn file_sizes(tree: &Tree) -> Vec<String> {
     let counted = |path: &str| [".rs", ".py", ".sh"].iter().any(|ending| path.ends_with(ending));
@@ -143,6 +153,17 @@ pub(super) fn store_files(tree: &Tree) -> Vec<String> {
         files.retain(|file| !ALONE.contains(&(*folder, *file)));
     }
     differences("src/store/", &folders)
+}
+
+pub(super) fn statements(tree: &Tree) -> Vec<String> {
+    let words = ["sqlx::query", "sqlx::query_as", "sqlx::query_scalar", "sqlx::raw_sql"];
+    let why = "behind a transaction pooler it would fail: use `sql` and `self.all`, `one`, `optional`, `scalar` or `execute` of \
+               statement.rs, on the store or on a `Tx`";
+    tree.iter()
+        .filter_map(|(path, text)| Some((path, path.strip_prefix("src/store/postgres/")?, text)))
+        .filter(|(_, file, _)| !RUNNERS.contains(file))
+        .flat_map(|(path, _, text)| forbid(path, text, &words, why))
+        .collect()
 }
 
 pub(super) fn migrations(tree: &Tree) -> Vec<String> {

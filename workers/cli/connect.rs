@@ -2,9 +2,12 @@
 
 use std::{str::FromStr, time::Duration};
 
-use aftercommit::{Enqueued, NewEffect, Outbox, error::EnqueueError};
+use aftercommit::{Enqueued, NewEffect, Outbox, enqueue::Pooled, error::EnqueueError, store::Pooler};
 use anyhow::Context as _;
-use sqlx::{ConnectOptions, Connection, PgConnection, SqliteConnection, sqlite::SqliteConnectOptions};
+use sqlx::{
+    ConnectOptions, Connection, PgConnection, SqliteConnection, postgres::PgConnectOptions,
+    sqlite::SqliteConnectOptions,
+};
 
 use super::context::{usable_file, without_password};
 
@@ -12,6 +15,8 @@ use super::context::{usable_file, without_password};
 pub(crate) enum Writer {
     /// To PostgreSQL.
     Postgres(PgConnection),
+    /// To PostgreSQL through a transaction pooler.
+    Pooled(PgConnection),
     /// To a SQLite file.
     Sqlite(SqliteConnection),
 }
@@ -25,13 +30,19 @@ impl Writer {
     /// # Errors
     ///
     /// When the database cannot be reached.
-    pub(crate) async fn connect(url: &str) -> anyhow::Result<Self> {
+    pub(crate) async fn connect(url: &str, pooler: &Pooler) -> anyhow::Result<Self> {
         let place = || format!("the database {}", without_password(url));
         if url.starts_with("sqlite:") {
             usable_file(url)?;
             return Ok(Self::Sqlite(sqlite(url).await.with_context(place)?));
         }
-        Ok(Self::Postgres(PgConnection::connect(url).await.with_context(place)?))
+        match pooler {
+            Pooler::None => Ok(Self::Postgres(PgConnection::connect(url).await.with_context(place)?)),
+            Pooler::Transaction { direct: _ } => {
+                let options = PgConnectOptions::from_str(url).with_context(place)?.extra_float_digits(None);
+                Ok(Self::Pooled(options.connect().await.with_context(place)?))
+            }
+        }
     }
 
     /// Writes one effect in a transaction of its own.
@@ -44,6 +55,12 @@ impl Writer {
             Self::Postgres(connection) => {
                 let mut tx = connection.begin().await?;
                 let written = Outbox.enqueue(&mut *tx, effect).await?;
+                tx.commit().await?;
+                Ok(written)
+            }
+            Self::Pooled(connection) => {
+                let mut tx = connection.begin().await?;
+                let written = Outbox.enqueue(&mut Pooled(&mut tx), effect).await?;
                 tx.commit().await?;
                 Ok(written)
             }
@@ -66,6 +83,12 @@ impl Writer {
             Self::Postgres(connection) => {
                 let mut tx = connection.begin().await?;
                 let written = Outbox.enqueue_many(&mut *tx, effects).await?;
+                tx.commit().await?;
+                Ok(written)
+            }
+            Self::Pooled(connection) => {
+                let mut tx = connection.begin().await?;
+                let written = Outbox.enqueue_many(&mut Pooled(&mut tx), effects).await?;
                 tx.commit().await?;
                 Ok(written)
             }

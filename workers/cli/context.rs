@@ -4,17 +4,12 @@ use std::{
     ffi::OsString,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
-    time::Duration,
 };
 
-use aftercommit::{
-    error::StoreError,
-    store::{self, Database, Options},
-};
+use aftercommit::store::{self, Database, Options};
 use aftercommit_workers::config::{ConfigError, Settings, Sources};
 use anyhow::Context as _;
 use rustix::fs::{Access, access};
-use sqlx::{Connection as _, PgConnection};
 
 use super::{Exit, Global, fail};
 
@@ -157,12 +152,20 @@ impl Context {
     ///
     /// When nobody names one, or it cannot be used.
     pub(crate) async fn open(&self) -> anyhow::Result<Arc<dyn Database>> {
-        // Where a configuration names an environment, nobody reads or decides in another one's database by mistake.
-        let environment = match self.file()? {
-            Some(_) => Some(self.settings()?.environment),
-            None => None,
-        };
-        open(&self.database_url()?, &Options { environment, ..Options::default() }).await
+        open(&self.database_url()?, &self.options()?).await
+    }
+
+    /// How to connect to the database. Where a configuration names an environment, nobody reads or decides in another one's
+    /// database by mistake.
+    ///
+    /// # Errors
+    ///
+    /// When the configuration is wrong.
+    pub(crate) fn options(&self) -> anyhow::Result<Options> {
+        Ok(match self.file()? {
+            Some(_) => self.settings()?.options(),
+            None => Options::default(),
+        })
     }
 
     /// How this program was called, with the flags that lead to the same database: for commands that a person can copy.
@@ -212,25 +215,7 @@ fn default_file() -> Option<PathBuf> {
 /// When it cannot be used.
 pub(crate) async fn open(url: &str, options: &Options) -> anyhow::Result<Arc<dyn Database>> {
     usable_file(url)?;
-    reachable(url).await?;
     store::connect(url, options).await.with_context(|| format!("the database {}", without_password(url)))
-}
-
-/// How long a server may take to accept a connection.
-const CONNECT: Duration = Duration::from_secs(10);
-
-/// A pool tries again until it times out, and then says no more than that; a single connection says at once what is wrong.
-async fn reachable(url: &str) -> anyhow::Result<()> {
-    if !url.starts_with("postgres") {
-        return Ok(());
-    }
-    let place = || format!("the database {}", without_password(url));
-    let connection = tokio::time::timeout(CONNECT, PgConnection::connect(url)).await.map_err(|_elapsed| {
-        fail(Exit::Unreachable, format!("{} did not answer within {} s", place(), CONNECT.as_secs()))
-    })?;
-    let connection = connection.map_err(StoreError::during("connecting")).with_context(place)?;
-    connection.close().await.ok();
-    Ok(())
 }
 
 /// SQLite's own words for a file that is not there, or may not be written, help nobody.

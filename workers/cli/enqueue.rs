@@ -69,7 +69,8 @@ pub(super) async fn run(context: &Context, args: EnqueueArgs) -> anyhow::Result<
     let (delay, expires_at) = (args.delay, args.expires_at);
     let mut effect = build(args)?;
     let url = context.database_url()?;
-    let store = super::context::open(&url, &aftercommit::store::Options::default()).await?;
+    let options = context.options()?;
+    let store = super::context::open(&url, &options).await?;
     if let Some(delay) = delay {
         effect = effect.due_at(store.now().await?.plus(delay));
     }
@@ -81,7 +82,7 @@ pub(super) async fn run(context: &Context, args: EnqueueArgs) -> anyhow::Result<
             format!("--expires-at {} has passed already: it would never be sent", utc(at)),
         ));
     }
-    let written = Writer::connect(&url).await?.enqueue(effect).await.map_err(explained)?;
+    let written = Writer::connect(&url, &options.pooler).await?.enqueue(effect).await.map_err(explained)?;
     warn_if_unserved(store.as_ref(), &downstream).await?;
     show(context, store.as_ref(), &written).await
 }

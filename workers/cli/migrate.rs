@@ -32,8 +32,9 @@ pub(crate) struct MigrateArgs {
 /// Migrates.
 pub(super) async fn run(context: &Context, args: &MigrateArgs) -> anyhow::Result<Exit> {
     let settings = if context.configured()? { Some(context.settings()?) } else { None };
-    let url =
-        settings.as_ref().map_or_else(|| context.database_url(), |settings| Ok(settings.database.clone()))?;
+    let url = settings
+        .as_ref()
+        .map_or_else(|| context.database_url(), |settings| Ok(settings.direct().to_owned()))?;
     if args.dry_run {
         context.refuse_json("`migrate --dry-run` prints SQL")?;
         data(store::migration_sql(&url)?.trim_end())?;

@@ -3,7 +3,6 @@
 //! Data goes to stdout, talk to stderr. Every command ends in an [`exit::Exit`]; nothing here decides about effects.
 
 mod bench;
-mod bench_limits;
 mod clean;
 mod config;
 mod connect;

@@ -59,7 +59,7 @@ pub(super) async fn run(context: &Context, args: &WorkArgs) -> anyhow::Result<Ex
     }
     let mut signals = Signals::listen()?;
     let config = engine_config(&settings, &served);
-    let options = Options { environment: Some(settings.environment.clone()), ..Options::default() };
+    let options = settings.options();
     let Some(store) = open_patiently(&url, &options, args, &mut signals).await? else { return Ok(Exit::Ok) };
     let names: Vec<&str> = served.iter().map(|served| served.name.as_ref()).collect();
     tracing::info!(worker = %config.worker, downstreams = %names.join(","), "worker started");

@@ -9,6 +9,7 @@ mod contract;
 mod downstream;
 mod error;
 mod init;
+mod pooler;
 mod probe;
 mod section;
 mod show;
@@ -19,7 +20,10 @@ mod values;
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-use aftercommit::{downstream::Served, store::RegisteredDownstream};
+use aftercommit::{
+    downstream::Served,
+    store::{Options, Pooler, RegisteredDownstream},
+};
 
 pub(crate) use answers::{AnswerRule, Answers, Predicate, Wants, is_header_name, is_pointer};
 pub(crate) use contract::{KeyFormat, KeyIn, Written};
@@ -70,6 +74,8 @@ pub struct Settings {
     pub database: String,
     /// The environment's name: written by `migrate`, compared at every connect.
     pub environment: String,
+    /// What stands between us and the database.
+    pub pooler: Pooler,
     /// How a worker runs.
     pub worker: Worker,
     /// How long things are kept.
@@ -134,16 +140,11 @@ impl Settings {
         let table = merged(sources).map_err(|problem| vec![problem])?;
         let log = Log::default();
         let root = Section::root(&table, &log);
-        for (key, instead) in [
-            ("pooler", "connect to the database directly"),
-            ("direct", "connect to the database directly"),
-            ("source", "run one fleet per database"),
-        ] {
-            part(&log, root.not_yet(key, instead));
-        }
+        part(&log, root.not_yet("source", "run one fleet per database"));
         let database =
             part(&log, given(&root, "database", sources.dev.then_some("sqlite:aftercommit-dev.db")));
         let environment = part(&log, given(&root, "environment", sources.dev.then_some("dev")));
+        let pooler = part(&log, pooler::read(&root, sources));
         let worker = part(&log, root.child("worker").and_then(worker));
         let retention = part(&log, root.child("retention").and_then(retention));
         let dashboard = part(&log, root.child("dashboard").and_then(dashboard));
@@ -163,6 +164,7 @@ impl Settings {
         Ok(Self {
             database: database.expect(nothing_is_wrong),
             environment: environment.expect(nothing_is_wrong),
+            pooler: pooler.expect(nothing_is_wrong),
             worker: worker.expect(nothing_is_wrong),
             retention: retention.expect(nothing_is_wrong),
             dashboard: dashboard.expect(nothing_is_wrong),
@@ -216,6 +218,23 @@ impl Settings {
             format!("downstream {name}"),
             format!("is not configured; {hint}"),
         )
+    }
+
+    /// How to connect to the database.
+    pub fn options(&self) -> Options {
+        Options {
+            environment: Some(self.environment.clone()),
+            pooler: self.pooler.clone(),
+            ..Options::default()
+        }
+    }
+
+    /// What does not go through a pooler: migrations.
+    pub fn direct(&self) -> &str {
+        match &self.pooler {
+            Pooler::None => &self.database,
+            Pooler::Transaction { direct } => direct,
+        }
     }
 
     /// Every downstream as `migrate` makes it known. Needs no secret.

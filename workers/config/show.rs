@@ -65,6 +65,9 @@ impl Settings {
         if value.table.is_empty() && value.key == "database" {
             return super::quoted(&masked_url(&self.database));
         }
+        if value.table.is_empty() && value.key == "direct" {
+            return super::quoted(&masked_url(self.direct()));
+        }
         value.value.clone()
     }
 }

@@ -273,7 +273,6 @@ fn settings_that_contradict_each_other_are_refused() {
 #[test]
 fn what_is_planned_is_refused_and_not_ignored() {
     for text in [
-        "pooler = \"transaction\"\n".to_owned(),
         format!("{SHOP}on_outcome = \"billing.on_effect\"\n"),
         format!("{SHOP}dynamic_target = \"url\"\n"),
         "[downstream.mail]\nkind = \"smtp\"\nserver = \"smtp://x\"\n".to_owned(),

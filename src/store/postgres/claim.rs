@@ -13,6 +13,7 @@ use tokio::{sync::Mutex, time::Instant};
 use super::{
     PgStore, durable, row,
     scan::{Look, Scan, Snapshot, note_floor},
+    statement::sql,
 };
 use crate::{
     clock::{Timestamp, duration_micros},
@@ -180,7 +181,7 @@ impl PgStore {
         looked.due_first = !due_first;
         let known: Vec<i64> = looked.terms.keys().copied().collect();
         let downstreams: Vec<&str> = arguments.downstreams.iter().map(AsRef::as_ref).collect();
-        let rows = sqlx::query(CLAIM)
+        let statement = sql(CLAIM)
             .bind(&downstreams)
             .bind(&arguments.slots)
             .bind(&arguments.leases)
@@ -192,10 +193,8 @@ impl PgStore {
             .bind(worker)
             .bind(&arguments.operations)
             .bind(&arguments.terms)
-            .bind(&known)
-            .fetch_all(&self.pool)
-            .await
-            .map_err(StoreError::during("claiming"))?;
+            .bind(&known);
+        let rows = self.all(statement).await.map_err(StoreError::during("claiming"))?;
         looked.take_in(&arguments, &rows, asked_at)?;
         let mut claims = Vec::with_capacity(rows.len());
         for row in &rows {

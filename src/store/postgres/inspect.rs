@@ -2,9 +2,9 @@
 //! the view a state has no index, and takes seconds at ten million rows.
 
 use serde_json::value::RawValue;
-use sqlx::{AssertSqlSafe, PgConnection, postgres::PgRow};
+use sqlx::{AssertSqlSafe, postgres::PgRow};
 
-use super::{PgStore, Tx, row};
+use super::{PgStore, Tx, row, statement::sql};
 use crate::{
     clock::Timestamp,
     contract::Contract,
@@ -144,8 +144,8 @@ fn page(filter: &Filter) -> String {
 
 impl PgStore {
     pub(super) async fn one_effect(&self, id: EffectId) -> Result<Option<Status>, StoreError> {
-        let mut connection = self.pool.acquire().await.map_err(StoreError::during("looking up an effect"))?;
-        status_of(&mut connection, id).await
+        let row = self.optional(sql(ONE).bind(id.get())).await;
+        row.map_err(StoreError::during("looking up an effect"))?.as_ref().map(status).transpose()
     }
 
     pub(super) async fn page_of_effects(&self, filter: &Filter) -> Result<Vec<Status>, StoreError> {
@@ -154,54 +154,48 @@ impl PgStore {
             _ => "WITH ",
         };
         // Every number of an argument stands in the text, so that its type is known whichever filters are used.
-        let sql = format!(
+        let text = format!(
             "{names}given AS (SELECT $1::text, $2::int8, $3::int8, $4::text), page AS MATERIALIZED ({})
              SELECT {} FROM page AS p JOIN aftercommit.status_of_all AS v ON v.id = p.id
              WHERE $5::text IS NULL OR v.state = $5 ORDER BY v.id DESC",
             page(filter),
             status_columns!()
         );
-        sqlx::query(AssertSqlSafe(sql))
+        let statement = sql(AssertSqlSafe(text))
             .bind(filter.downstream.as_deref())
             .bind(filter.before.map(EffectId::get))
             .bind(i64::from(filter.limit.min(PAGE_MAX)))
             .bind(filter.key.as_deref())
-            .bind(filter.state.map(State::as_str))
-            .fetch_all(&self.pool)
-            .await
-            .map_err(StoreError::during("listing effects"))?
-            .iter()
-            .map(status)
-            .collect()
+            .bind(filter.state.map(State::as_str));
+        let rows = self.all(statement).await.map_err(StoreError::during("listing effects"))?;
+        rows.iter().map(status).collect()
     }
 
     pub(super) async fn attempts_of(&self, id: EffectId) -> Result<Vec<LoggedAttempt>, StoreError> {
-        sqlx::query(
+        let statement = sql(
             "SELECT attempt, token, worker, started_at, ended_at, phase, outcome, response_status, error, late
              FROM aftercommit.attempt_log WHERE effect_id = $1 ORDER BY attempt, token, late",
         )
-        .bind(id.get())
-        .fetch_all(&self.pool)
-        .await
-        .map_err(StoreError::during("reading attempts"))?
-        .iter()
-        .map(|row| {
-            let status: Option<i32> = row::get(row, "response_status")?;
-            Ok(LoggedAttempt {
-                effect_id: id,
-                attempt: row::count(row, "attempt")?,
-                token: row::get(row, "token")?,
-                worker: row::get(row, "worker")?,
-                started_at: row::get(row, "started_at")?,
-                ended_at: row::get(row, "ended_at")?,
-                phase: row::get(row, "phase")?,
-                outcome: row::verdict(&row::get::<String>(row, "outcome")?, id.get())?,
-                response_status: status.and_then(|status| u16::try_from(status).ok()),
-                error: row::get(row, "error")?,
-                late: row::get(row, "late")?,
+        .bind(id.get());
+        let rows = self.all(statement).await.map_err(StoreError::during("reading attempts"))?;
+        rows.iter()
+            .map(|row| {
+                let status: Option<i32> = row::get(row, "response_status")?;
+                Ok(LoggedAttempt {
+                    effect_id: id,
+                    attempt: row::count(row, "attempt")?,
+                    token: row::get(row, "token")?,
+                    worker: row::get(row, "worker")?,
+                    started_at: row::get(row, "started_at")?,
+                    ended_at: row::get(row, "ended_at")?,
+                    phase: row::get(row, "phase")?,
+                    outcome: row::verdict(&row::get::<String>(row, "outcome")?, id.get())?,
+                    response_status: status.and_then(|status| u16::try_from(status).ok()),
+                    error: row::get(row, "error")?,
+                    late: row::get(row, "late")?,
+                })
             })
-        })
-        .collect()
+            .collect()
     }
 
     pub(super) async fn counts_by_state(&self) -> Result<Vec<Count>, StoreError> {
@@ -223,8 +217,7 @@ impl PgStore {
     }
 
     pub(super) async fn known_workers(&self) -> Result<Vec<WorkerInfo>, StoreError> {
-        sqlx::query(WORKERS)
-            .fetch_all(&self.pool)
+        self.all(sql(WORKERS))
             .await
             .map_err(StoreError::during("listing workers"))?
             .iter()
@@ -247,10 +240,7 @@ impl PgStore {
         effect: Option<EffectId>,
         limit: u32,
     ) -> Result<Vec<Audited>, StoreError> {
-        sqlx::query(AUDIT)
-            .bind(effect.map(EffectId::get))
-            .bind(i64::from(limit.min(PAGE_MAX)))
-            .fetch_all(&self.pool)
+        self.all(sql(AUDIT).bind(effect.map(EffectId::get)).bind(i64::from(limit.min(PAGE_MAX))))
             .await
             .map_err(StoreError::during("reading the audit"))?
             .iter()
@@ -270,31 +260,19 @@ impl PgStore {
     }
 
     /// Runs a statement that reads the whole queue: with the scans that the session's settings keep from the others.
-    async fn read_through(&self, sql: &'static str, doing: &'static str) -> Result<Vec<PgRow>, StoreError> {
+    async fn read_through(&self, text: &'static str, doing: &'static str) -> Result<Vec<PgRow>, StoreError> {
         let mut tx = Tx::begin(&self.pool).await.map_err(StoreError::during(doing))?;
-        sqlx::raw_sql("SET LOCAL enable_seqscan = on")
-            .execute(&mut **tx)
-            .await
-            .map_err(StoreError::during(doing))?;
-        let rows = sqlx::query(sql).fetch_all(&mut **tx).await.map_err(StoreError::during(doing))?;
+        tx.set("SET LOCAL enable_seqscan = on").await.map_err(StoreError::during(doing))?;
+        let rows = tx.all(sql(text)).await.map_err(StoreError::during(doing))?;
         tx.commit().await.map_err(StoreError::during(doing))?;
         Ok(rows)
     }
 }
 
-/// One effect as the view shows it, in whatever transaction the connection is.
-pub(super) async fn status_of(
-    connection: &mut PgConnection,
-    id: EffectId,
-) -> Result<Option<Status>, StoreError> {
-    sqlx::query(ONE)
-        .bind(id.get())
-        .fetch_optional(connection)
-        .await
-        .map_err(StoreError::during("looking up an effect"))?
-        .as_ref()
-        .map(status)
-        .transpose()
+/// One effect as the view shows it in this transaction.
+pub(super) async fn status_of(tx: &mut Tx<'_>, id: EffectId) -> Result<Option<Status>, StoreError> {
+    let row = tx.optional(sql(ONE).bind(id.get())).await;
+    row.map_err(StoreError::during("looking up an effect"))?.as_ref().map(status).transpose()
 }
 
 fn status(row: &PgRow) -> Result<Status, StoreError> {

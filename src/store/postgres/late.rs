@@ -1,11 +1,12 @@
 //! Late answers: what a worker found out after it lost its lease. Rare, so one transaction per answer and one statement per
 //! step.
 
-use sqlx::PgConnection;
+use sqlx::Row as _;
 
 use super::{
     PgStore, Tx,
     row::{StoredResponse, sentence},
+    statement::sql,
 };
 use crate::{
     error::StoreError,
@@ -47,61 +48,51 @@ impl PgStore {
     }
 }
 
-async fn hear(connection: &mut PgConnection, answer: &LateAnswer) -> Result<Late, sqlx::Error> {
-    use sqlx::Row;
+async fn hear(tx: &mut Tx<'_>, answer: &LateAnswer) -> Result<Late, sqlx::Error> {
     let id = answer.id.get();
-    let queued =
-        sqlx::query("SELECT claimed, uncertain, token FROM aftercommit.queue WHERE id = $1 FOR UPDATE")
-            .bind(id)
-            .fetch_optional(&mut *connection)
-            .await?;
-    log(connection, answer).await?;
+    let lock = sql("SELECT claimed, uncertain, token FROM aftercommit.queue WHERE id = $1 FOR UPDATE");
+    let queued = tx.optional(lock.bind(id)).await?;
+    log(tx, answer).await?;
     if answer.attempt.verdict != Verdict::Applied {
         return Ok(Late::Logged);
     }
-    let Some(queued) = queued else { return ended(connection, id).await };
+    let Some(queued) = queued else { return ended(tx, id).await };
     let (claimed, uncertain): (bool, bool) = (queued.try_get("claimed")?, queued.try_get("uncertain")?);
     // Its own attempt, or an uncertain effect: it succeeds when the attempt in flight settles.
     if claimed && (uncertain || queued.try_get::<i64, _>("token")? == answer.token.get()) {
-        sqlx::query("UPDATE aftercommit.queue SET applied_late = true WHERE id = $1")
-            .bind(id)
-            .execute(&mut *connection)
-            .await?;
+        tx.execute(sql("UPDATE aftercommit.queue SET applied_late = true WHERE id = $1").bind(id)).await?;
         return Ok(Late::Noted);
     }
     if uncertain && !claimed {
         let response = StoredResponse::of(answer.response.as_ref());
-        sqlx::query(SUCCEED)
+        let succeed = sql(SUCCEED)
             .bind(id)
             .bind(response.status.or(answer.attempt.response_status.map(i32::from)))
             .bind(response.truncated)
             .bind(response.json)
-            .bind(response.raw)
-            .execute(&mut *connection)
-            .await?;
+            .bind(response.raw);
+        tx.execute(succeed).await?;
         return Ok(Late::Succeeded);
     }
     // Certain, waiting for its next attempt or in it: a person began a new history by saying that it was not applied.
-    let contradicts = sqlx::query_scalar(PERSON_SAID_NOT).bind(id).fetch_one(&mut *connection).await?;
+    let contradicts = tx.scalar(sql(PERSON_SAID_NOT).bind(id)).await?;
     Ok(if contradicts { Late::Contradicts } else { Late::Logged })
 }
 
 /// A late *applied* of an effect that has ended.
-async fn ended(connection: &mut PgConnection, id: i64) -> Result<Late, sqlx::Error> {
-    let contradicts: Option<bool> = sqlx::query_scalar(
+async fn ended(tx: &mut Tx<'_>, id: i64) -> Result<Late, sqlx::Error> {
+    let statement = sql(
         "SELECT state <> 'succeeded' OR superseded_by IS NOT NULL FROM aftercommit.outcomes WHERE effect_id = $1",
-    )
-    .bind(id)
-    .fetch_optional(connection)
-    .await?;
+    );
+    let row = tx.optional(statement.bind(id)).await?;
     // Failed, cancelled and expired mean "never applied", whoever said so.
-    Ok(if contradicts.unwrap_or(false) { Late::Contradicts } else { Late::Logged })
+    Ok(if row.map_or(Ok(false), |row| row.try_get(0))? { Late::Contradicts } else { Late::Logged })
 }
 
-async fn log(connection: &mut PgConnection, answer: &LateAnswer) -> Result<(), sqlx::Error> {
+async fn log(tx: &mut Tx<'_>, answer: &LateAnswer) -> Result<(), sqlx::Error> {
     let attempt = &answer.attempt;
     let error = sentence(&attempt.error);
-    sqlx::query(LOG)
+    let statement = sql(LOG)
         .bind(answer.id.get())
         .bind(answer.token.get())
         .bind(i32::try_from(attempt.number).unwrap_or(i32::MAX))
@@ -112,8 +103,6 @@ async fn log(connection: &mut PgConnection, answer: &LateAnswer) -> Result<(), s
         .bind(sentence(&attempt.worker))
         .bind(attempt.phase.as_str())
         .bind(attempt.verdict.as_str())
-        .bind((!error.is_empty()).then_some(error))
-        .execute(connection)
-        .await
-        .map(drop)
+        .bind((!error.is_empty()).then_some(error));
+    tx.execute(statement).await.map(drop)
 }

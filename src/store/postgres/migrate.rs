@@ -1,10 +1,14 @@
-//! Bringing a database to this library's schema. Our own migrator: sqlx's would put its table into the application's schema.
+//! Bringing a database to this library's schema, on a connection of its own; and the checks of every connect, which a pooler
+//! may carry: nothing here is named. Our own migrator: sqlx's would put its table into the application's schema.
 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row};
 
 use crate::{
     error::StoreError,
-    store::{Migrated, SCHEMA_VERSION, postgres::connect_one},
+    store::{
+        Migrated, SCHEMA_VERSION,
+        postgres::{connect_one, statement::once},
+    },
 };
 
 /// The steps, in order; step N brings the schema to version N.
@@ -41,8 +45,10 @@ pub(crate) fn migration_sql() -> String {
 
 async fn apply(connection: &mut PgConnection, environment: Option<&str>) -> Result<Migrated, StoreError> {
     let doing = "migrating";
-    run(connection, "BEGIN").await?;
+    // Another migrator may take its time; a table that somebody holds may not keep everybody else waiting behind us.
+    run(connection, "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0").await?;
     run(connection, LOCK).await?;
+    run(connection, "SET LOCAL lock_timeout = '10s'").await?;
     // Only under the lock: another migrator may have been faster.
     let from = version(connection).await?;
     if from > SCHEMA_VERSION {
@@ -52,13 +58,14 @@ async fn apply(connection: &mut PgConnection, environment: Option<&str>) -> Resu
         run(connection, step).await?;
     }
     if let Some(environment) = environment {
-        sqlx::query("INSERT INTO aftercommit.meta (key, value) VALUES ('environment', $1) ON CONFLICT (key) DO NOTHING")
+        once("INSERT INTO aftercommit.meta (key, value) VALUES ('environment', $1) ON CONFLICT (key) DO NOTHING")
             .bind(environment)
             .execute(&mut *connection)
             .await
             .map_err(StoreError::during(doing))?;
         let stands: String =
             sqlx::query_scalar("SELECT value FROM aftercommit.meta WHERE key = 'environment'")
+                .persistent(false)
                 .fetch_one(&mut *connection)
                 .await
                 .map_err(StoreError::during(doing))?;
@@ -78,6 +85,7 @@ async fn roles(connection: &mut PgConnection) -> Result<Vec<String>, StoreError>
            AND has_schema_privilege(to_regrole(name)::oid, 'aftercommit', 'USAGE')), false)
          FROM unnest($1::text[]) AS r (name)",
     )
+    .persistent(false)
     .bind(&ROLES[..])
     .fetch_one(&mut *connection)
     .await
@@ -89,6 +97,7 @@ async fn roles(connection: &mut PgConnection) -> Result<Vec<String>, StoreError>
     let missing: Vec<String> = sqlx::query_scalar(
         "SELECT name FROM unnest($1::text[]) AS r (name) WHERE to_regrole(name) IS NULL ORDER BY name",
     )
+    .persistent(false)
     .bind(&ROLES[..])
     .fetch_all(&mut *connection)
     .await
@@ -119,6 +128,7 @@ fn roles_sql() -> String {
 pub(super) async fn version(connection: &mut PgConnection) -> Result<i32, StoreError> {
     let doing = "reading the schema version";
     let there: bool = sqlx::query_scalar("SELECT to_regclass('aftercommit.schema_version') IS NOT NULL")
+        .persistent(false)
         .fetch_one(&mut *connection)
         .await
         .map_err(StoreError::during(doing))?;
@@ -126,6 +136,7 @@ pub(super) async fn version(connection: &mut PgConnection) -> Result<i32, StoreE
         return Ok(0);
     }
     sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM aftercommit.schema_version")
+        .persistent(false)
         .fetch_one(&mut *connection)
         .await
         .map_err(StoreError::during(doing))
@@ -134,6 +145,7 @@ pub(super) async fn version(connection: &mut PgConnection) -> Result<i32, StoreE
 /// The environment that the database belongs to, if anybody wrote one.
 pub(super) async fn environment(connection: &mut PgConnection) -> Result<Option<String>, StoreError> {
     sqlx::query_scalar("SELECT value FROM aftercommit.meta WHERE key = 'environment'")
+        .persistent(false)
         .fetch_optional(connection)
         .await
         .map_err(StoreError::during("reading the environment"))
@@ -150,7 +162,7 @@ pub(super) async fn schema_fits(connection: &mut PgConnection) -> Result<(), Sto
 
 /// Refuses a server that is too old, or a database that cannot hold every text.
 pub(super) async fn server_fits(connection: &mut PgConnection) -> Result<(), StoreError> {
-    let row = sqlx::query(
+    let row = once(
         "SELECT current_setting('server_version_num')::int, current_setting('server_version'), current_setting('server_encoding')",
     )
     .fetch_one(&mut *connection)

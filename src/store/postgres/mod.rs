@@ -2,7 +2,8 @@
 //!
 //! The shape was measured before it was written: a thin `queue` scanned from a watermark, a lease per batch in `claims`,
 //! append-only `attempts` and `outcomes`. One statement per verb where one is enough, and then without BEGIN; what needs
-//! more runs in a `Tx`, which closes its connection when it is dropped in the middle.
+//! more runs in a `Tx`, which closes its connection when it is dropped in the middle. `statement` and `session` know how a
+//! statement runs, here and behind a transaction pooler; no other file asks.
 //!
 //! One file per concern: `migrate` · `enqueue` (the caller's transaction) · `claim` and `scan` (its watermarks) · `settle` · `sweep` (leases
 //! that ended, overdue effects) · `late` · `register` (workers and terms) · `inspect` · `operate` · `wake`
@@ -18,20 +19,21 @@ mod probe;
 mod register;
 mod row;
 mod scan;
+mod session;
 mod settle;
+mod statement;
 mod sweep;
 mod wake;
 
-use std::{ops::DerefMut, str::FromStr, sync::Arc, time::Duration};
+use std::{str::FromStr, sync::Arc, time::Duration};
 
-use sqlx::{
-    ConnectOptions, Connection, PgConnection, PgPool, Postgres,
-    pool::PoolConnection,
-    postgres::{PgConnectOptions, PgPoolOptions},
-};
+use sqlx::{ConnectOptions as _, Connection as _, PgConnection, postgres::PgConnectOptions};
 use tokio::sync::Mutex;
 
+pub use enqueue::Pooled;
 pub(crate) use migrate::{migrate, migration_sql};
+use session::{Session, durable};
+use statement::{Pool, Tx, sql};
 
 use crate::{
     clock::Timestamp,
@@ -39,44 +41,21 @@ use crate::{
     error::StoreError,
     store::{
         Acted, Audited, Claim, Count, Database, DownstreamInfo, Expired, Filter, Inspect, Late, LateAnswer,
-        LoggedAttempt, Operate, Options, Overdue, RegisteredTerms, Registration, Settled, Settlement, Status,
-        Store, TermsIds, Token, Want, WorkerInfo,
+        LoggedAttempt, Operate, Options, Overdue, Pooler, RegisteredTerms, Registration, Settled, Settlement,
+        Status, Store, TermsIds, Token, Want, WorkerInfo,
     },
     verb::{Actor, Seen, Verb},
 };
 
-/// What every connection is told. Not by `options=-c …`, which poolers refuse. READ COMMITTED, because each statement must
-/// see what was committed before it. The planner's settings, because a plan made while the tables were empty is kept, and
-/// must still be the right one at ten million rows: small sets joined through indexes, and no compilation.
-const SESSION: &str = "SELECT set_config('default_transaction_isolation', 'read committed', false), \
-     set_config('lock_timeout', '10s', false), \
-     set_config('idle_in_transaction_session_timeout', '30s', false), \
-     set_config('client_min_messages', 'error', false), \
-     set_config('tcp_keepalives_idle', '30', false), \
-     set_config('tcp_keepalives_interval', '10', false), \
-     set_config('tcp_keepalives_count', '3', false), \
-     set_config('jit', 'off', false), \
-     set_config('enable_hashjoin', 'off', false), \
-     set_config('enable_mergejoin', 'off', false), \
-     set_config('enable_seqscan', 'off', false)";
-
-/// An expression that makes the commit of its transaction durable where the database was told not to wait: raised, never
-/// lowered. It must stand in every statement that a downstream, or a person, will act on.
-macro_rules! durable {
-    () => {
-        "set_config('synchronous_commit', CASE current_setting('synchronous_commit') \
-         WHEN 'off' THEN 'on' WHEN 'local' THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
-    };
-}
-use durable;
-
-/// A connection that lay idle for longer is asked whether it is alive before it is used.
-const PING_AFTER: Duration = Duration::from_secs(20);
+/// How long a server that has no connection left is waited for, and how often it is asked.
+const FULL_MAX: Duration = Duration::from_secs(30);
+const FULL_AGAIN: Duration = Duration::from_millis(500);
 
 /// The store on PostgreSQL.
 #[derive(Debug)]
 pub struct PgStore {
-    pool: PgPool,
+    pool: Pool,
+    session: Session,
     options: PgConnectOptions,
     claims: claim::Watermarks,
     /// The connection of `renew`, made where it is first used: that is another thread's runtime, which must go on when this
@@ -89,36 +68,47 @@ pub struct PgStore {
 
 /// See [`crate::store::connect`].
 pub(crate) async fn connect(url: &str, options: &Options) -> Result<Arc<dyn Database>, StoreError> {
-    let connect_options = connect_options(url)?.application_name(&options.application_name);
-    let pool = PgPoolOptions::new()
-        .max_connections(options.max_connections.max(1))
-        .acquire_timeout(Duration::from_secs(10))
-        .test_before_acquire(false)
-        .after_connect(|connection, _| Box::pin(async move { tell_session(connection).await }))
-        .before_acquire(|connection, meta| {
-            Box::pin(async move {
-                if meta.idle_for > PING_AFTER {
-                    connection.ping().await?;
-                }
-                Ok(true)
-            })
-        })
-        .connect_with(connect_options.clone())
-        .await
-        .map_err(StoreError::during("connecting"))?;
-    let mut connection = pool.acquire().await.map_err(StoreError::during("connecting"))?;
+    let named = |url: &str| Ok(connect_options(url)?.application_name(&options.application_name));
+    let (session, direct) = match &options.pooler {
+        Pooler::None => (Session::Own, named(url)?),
+        Pooler::Transaction { direct } => (Session::Borrowed, named(direct)?),
+    };
+    let connect_options = named(url)?;
+    let mut connection = first_connection(session, &connect_options).await?;
+    session.begin(&mut connection).await.map_err(StoreError::during("connecting"))?;
     migrate::server_fits(&mut connection).await?;
     migrate::schema_fits(&mut connection).await?;
     options.environment_fits(migrate::environment(&mut connection).await?)?;
-    drop(connection);
+    session.commit(&mut connection).await.map_err(StoreError::during("connecting"))?;
+    // What a server that is leaving cannot be told is no loss.
+    drop(connection.close().await);
     Ok(Arc::new(PgStore {
-        pool,
-        wake: wake::Wake::start(connect_options.clone()),
+        pool: Pool::new(&connect_options, session, options.max_connections),
+        wake: wake::Wake::start(direct),
         orphans_from: std::sync::atomic::AtomicI64::new(0),
         options: connect_options,
+        session,
         claims: claim::Watermarks::default(),
         renewing: Mutex::new(None),
     }))
+}
+
+/// The first connection says why there is none; the pool only says that the time was up. A server without a free one is
+/// waited for.
+async fn first_connection(session: Session, options: &PgConnectOptions) -> Result<PgConnection, StoreError> {
+    let mut waited = Duration::ZERO;
+    loop {
+        match session.connect(options).await {
+            Err(error) if waited < FULL_MAX && session::is_full(&error) => {
+                tracing::warn!(
+                    "the server has no connection left (max_connections, or the role's or database's CONNECTION LIMIT): waiting for one"
+                );
+                tokio::time::sleep(FULL_AGAIN).await;
+                waited += FULL_AGAIN;
+            }
+            connected => return connected.map_err(StoreError::during("connecting")),
+        }
+    }
 }
 
 fn connect_options(url: &str) -> Result<PgConnectOptions, StoreError> {
@@ -128,70 +118,9 @@ fn connect_options(url: &str) -> Result<PgConnectOptions, StoreError> {
         .map_err(StoreError::during("reading the database URL"))
 }
 
-async fn tell_session(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-    sqlx::query(SESSION).execute(connection).await.map(drop)
-}
-
-/// One connection outside any pool.
+/// One connection outside any pool, for what must not go through a pooler.
 async fn connect_one(url: &str) -> Result<PgConnection, StoreError> {
-    let options = connect_options(url)?;
-    let mut connection = options.connect().await.map_err(StoreError::during("connecting"))?;
-    sqlx::query("SELECT set_config('client_min_messages', 'error', false)")
-        .execute(&mut connection)
-        .await
-        .map_err(StoreError::during("connecting"))?;
-    Ok(connection)
-}
-
-/// A transaction of our own. sqlx's may hand a connection that is inside a transaction back to the pool when a future is
-/// dropped; this one closes the connection unless it was committed or rolled back.
-struct Tx {
-    connection: PoolConnection<Postgres>,
-    open: bool,
-}
-
-impl Tx {
-    async fn begin(pool: &PgPool) -> Result<Self, sqlx::Error> {
-        let mut tx = Self { connection: pool.acquire().await?, open: true };
-        sqlx::raw_sql(concat!("BEGIN; SELECT ", durable!())).execute(&mut **tx).await?;
-        Ok(tx)
-    }
-
-    async fn commit(self) -> Result<(), sqlx::Error> {
-        self.end("COMMIT").await
-    }
-
-    async fn rollback(self) -> Result<(), sqlx::Error> {
-        self.end("ROLLBACK").await
-    }
-
-    async fn end(mut self, how: &'static str) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql(how).execute(&mut **self).await?;
-        self.open = false;
-        Ok(())
-    }
-}
-
-impl std::ops::Deref for Tx {
-    type Target = PoolConnection<Postgres>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.connection
-    }
-}
-
-impl DerefMut for Tx {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.connection
-    }
-}
-
-impl Drop for Tx {
-    fn drop(&mut self) {
-        if self.open {
-            self.connection.close_on_drop();
-        }
-    }
+    first_connection(Session::Own, &connect_options(url)?).await
 }
 
 #[async_trait::async_trait]
@@ -257,10 +186,7 @@ impl Store for PgStore {
     }
 
     async fn now(&self) -> Result<Timestamp, StoreError> {
-        sqlx::query_scalar("SELECT clock_timestamp()")
-            .fetch_one(&self.pool)
-            .await
-            .map_err(StoreError::during("asking for the time"))
+        self.scalar(sql("SELECT clock_timestamp()")).await.map_err(StoreError::during("asking for the time"))
     }
 }
 

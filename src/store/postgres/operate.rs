@@ -1,11 +1,12 @@
 //! People's verbs: read under a lock, judged, applied, audited, in one transaction.
 
-use sqlx::{PgConnection, postgres::PgRow};
+use sqlx::postgres::PgRow;
 
 use super::{
     PgStore, Tx,
     inspect::status_of,
     row::{self, StoredResponse, history_columns, sentence},
+    statement::sql,
     wake::CHANNEL,
 };
 use crate::{
@@ -117,50 +118,40 @@ impl PgStore {
 }
 
 async fn act(
-    connection: &mut PgConnection,
+    tx: &mut Tx<'_>,
     id: EffectId,
     verb: &Verb,
     (actor, seen): (&Actor, Option<Seen>),
 ) -> Result<Acted, StoreError> {
     let doing = "acting on an effect";
-    sqlx::query(ADOPT).bind(id.get()).execute(&mut *connection).await.map_err(StoreError::during(doing))?;
-    lock(connection, id).await?;
-    let Some(before) = status_of(connection, id).await? else { return Ok(Acted::NotFound) };
-    let row = sqlx::query(SUBJECT)
-        .bind(id.get())
-        .fetch_one(&mut *connection)
-        .await
-        .map_err(StoreError::during(doing))?;
+    tx.execute(sql(ADOPT).bind(id.get())).await.map_err(StoreError::during(doing))?;
+    lock(tx, id).await?;
+    let Some(before) = status_of(tx, id).await? else { return Ok(Acted::NotFound) };
+    let row = tx.one(sql(SUBJECT).bind(id.get())).await.map_err(StoreError::during(doing))?;
     let subject = subject(&before, &row)?;
     let now: Timestamp = row::get(&row, "now_at")?;
     let change = match judge(verb, actor, seen, &subject, now) {
         Ok(change) => change,
         Err(refusal) => return Ok(Acted::Refused(refusal)),
     };
-    apply(connection, id, verb, (actor, &change)).await.map_err(StoreError::during(doing))?;
-    let Some(after) = status_of(connection, id).await? else { return Ok(Acted::NotFound) };
-    sqlx::query(AUDIT)
+    apply(tx, id, verb, (actor, &change)).await.map_err(StoreError::during(doing))?;
+    let Some(after) = status_of(tx, id).await? else { return Ok(Acted::NotFound) };
+    let audit = sql(AUDIT)
         .bind(sentence(&actor.who))
         .bind(verb.as_str())
         .bind(id.get())
         .bind(before.state.as_str())
         .bind(after.state.as_str())
-        .bind(actor.reason.as_deref().map(sentence))
-        .execute(&mut *connection)
-        .await
-        .map_err(StoreError::during(doing))?;
+        .bind(actor.reason.as_deref().map(sentence));
+    tx.execute(audit).await.map_err(StoreError::during(doing))?;
     Ok(Acted::Done(change, Box::new(after)))
 }
 
-async fn lock(connection: &mut PgConnection, id: EffectId) -> Result<(), StoreError> {
+async fn lock(tx: &mut Tx<'_>, id: EffectId) -> Result<(), StoreError> {
     for _ in 0..ROUNDS {
-        for sql in LOCK {
-            let held = sqlx::query(sql)
-                .bind(id.get())
-                .fetch_optional(&mut *connection)
-                .await
-                .map_err(StoreError::during("acting on an effect"))?;
-            if held.is_some() {
+        for text in LOCK {
+            let held = tx.optional(sql(text).bind(id.get())).await;
+            if held.map_err(StoreError::during("acting on an effect"))?.is_some() {
                 return Ok(());
             }
         }
@@ -190,7 +181,7 @@ fn subject(before: &Status, row: &PgRow) -> Result<Subject, StoreError> {
 }
 
 async fn apply(
-    connection: &mut PgConnection,
+    tx: &mut Tx<'_>,
     id: EffectId,
     verb: &Verb,
     (actor, change): (&Actor, &Change),
@@ -200,30 +191,30 @@ async fn apply(
         Change::DueNow => DUE_NOW,
         Change::OneResend => ONE_RESEND,
         Change::RequestCancel => REQUEST_CANCEL,
-        Change::Park(why) => return park(connection, id, why, None).await,
-        Change::Probe(at, why) => return park(connection, id, why, Some(*at)).await,
-        Change::End(state) => return end(connection, id, verb, (actor, *state)).await,
+        Change::Park(why) => return park(tx, id, why, None).await,
+        Change::Probe(at, why) => return park(tx, id, why, Some(*at)).await,
+        Change::End(state) => return end(tx, id, verb, (actor, *state)).await,
     };
-    sqlx::query(simple).bind(id.get()).execute(&mut *connection).await?;
+    tx.execute(sql(simple).bind(id.get())).await?;
     match change {
         Change::NewHistory | Change::DueNow | Change::OneResend => {
-            sqlx::query("SELECT pg_notify($1, '')").bind(CHANNEL).execute(connection).await.map(drop)
+            tx.execute(sql("SELECT pg_notify($1, '')").bind(CHANNEL)).await.map(drop)
         }
         Change::RequestCancel | Change::Park(_) | Change::Probe(..) | Change::End(_) => Ok(()),
     }
 }
 
 async fn park(
-    connection: &mut PgConnection,
+    tx: &mut Tx<'_>,
     id: EffectId,
     why: &str,
     probe_at: Option<Timestamp>,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query(PARK).bind(id.get()).bind(sentence(why)).bind(probe_at).execute(connection).await.map(drop)
+    tx.execute(sql(PARK).bind(id.get()).bind(sentence(why)).bind(probe_at)).await.map(drop)
 }
 
 async fn end(
-    connection: &mut PgConnection,
+    tx: &mut Tx<'_>,
     id: EffectId,
     verb: &Verb,
     (actor, state): (&Actor, State),
@@ -241,14 +232,12 @@ async fn end(
     };
     let reason = actor.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
     let note = sentence(&format!("{} by {}{reason}", verb.as_str(), actor.who));
-    sqlx::query(END)
+    let end = sql(END)
         .bind(id.get())
         .bind(state.as_str())
         // A success needs no words about what went wrong.
         .bind((state != State::Succeeded).then_some(note))
         .bind(response.json)
-        .bind(response.raw)
-        .execute(connection)
-        .await
-        .map(drop)
+        .bind(response.raw);
+    tx.execute(end).await.map(drop)
 }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use sqlx::{PgConnection, postgres::PgRow};
+use sqlx::postgres::PgRow;
 
 use super::{
-    PgStore, Tx,
+    PgStore,
     row::{self, StoredResponse, history_columns, sentence},
+    statement::{Tx, sql},
 };
 use crate::{
     clock::{Timestamp, duration_micros},
@@ -99,6 +100,11 @@ const GIVE_BACK: &str = "WITH m AS MATERIALIZED (
 )
 UPDATE aftercommit.queue SET due_at = m.now_at FROM m WHERE id = $1";
 
+const IS_DUE: &str = "SELECT EXISTS (SELECT FROM unnest($1::text[]) AS d (name) WHERE NOT EXISTS (
+    SELECT FROM aftercommit.downstreams AS p WHERE p.name = d.name AND p.paused_at IS NOT NULL)
+  AND EXISTS (SELECT FROM aftercommit.queue AS q
+              WHERE q.downstream = d.name AND q.lane = 'd' AND q.due_at <= (SELECT clock_timestamp())))";
+
 /// Rows of doubts that ended some other way. The table holds effects that are being probed, and few others.
 pub(super) const FORGET: &str = "DELETE FROM aftercommit.probes AS p WHERE NOT EXISTS (
   SELECT FROM aftercommit.queue AS q WHERE q.id = p.id AND q.token = p.token AND q.lane = 'd')";
@@ -112,13 +118,8 @@ impl Probes for PgStore {
         // Longer leases would not fit an interval's arithmetic.
         let leases: Vec<i64> =
             wants.iter().map(|want| duration_micros(want.lease).min(315_360_000_000_000)).collect();
-        let rows = sqlx::query(CLAIM)
-            .bind(&downstreams)
-            .bind(&slots)
-            .bind(&leases)
-            .fetch_all(&self.pool)
-            .await
-            .map_err(StoreError::during("claiming probes"))?;
+        let claim = sql(CLAIM).bind(&downstreams).bind(&slots).bind(&leases);
+        let rows = self.all(claim).await.map_err(StoreError::during("claiming probes"))?;
         let mut due = Vec::with_capacity(rows.len());
         for row in &rows {
             match due_probe(row) {
@@ -133,13 +134,9 @@ impl Probes for PgStore {
     async fn settle_probe(&self, settlement: &ProbeSettlement) -> Result<Settled, StoreError> {
         let doing = "settling a probe";
         let mut tx = Tx::begin(&self.pool).await.map_err(StoreError::during(doing))?;
-        let held = sqlx::query(LOCK)
-            .bind(settlement.id.get())
-            .bind(settlement.token.get())
-            .bind(settlement.probe.get())
-            .fetch_optional(&mut **tx)
-            .await
-            .map_err(StoreError::during(doing))?;
+        let lock =
+            sql(LOCK).bind(settlement.id.get()).bind(settlement.token.get()).bind(settlement.probe.get());
+        let held = tx.optional(lock).await.map_err(StoreError::during(doing))?;
         if held.is_none() {
             tx.rollback().await.map_err(StoreError::during(doing))?;
             return Ok(Settled::Lost);
@@ -151,57 +148,46 @@ impl Probes for PgStore {
 
     async fn probe_is_due(&self, downstreams: &[Arc<str>]) -> Result<bool, StoreError> {
         let names: Vec<&str> = downstreams.iter().map(AsRef::as_ref).collect();
-        sqlx::query_scalar(
-            "SELECT EXISTS (SELECT FROM unnest($1::text[]) AS d (name) WHERE NOT EXISTS (
-               SELECT FROM aftercommit.downstreams AS p WHERE p.name = d.name AND p.paused_at IS NOT NULL)
-             AND EXISTS (SELECT FROM aftercommit.queue AS q
-                         WHERE q.downstream = d.name AND q.lane = 'd' AND q.due_at <= (SELECT clock_timestamp())))",
-        )
-        .bind(names)
-        .fetch_one(&self.pool)
-        .await
-        .map_err(StoreError::during("looking for probes"))
+        self.scalar(sql(IS_DUE).bind(names)).await.map_err(StoreError::during("looking for probes"))
     }
 }
 
-async fn write(connection: &mut PgConnection, settlement: &ProbeSettlement) -> Result<(), sqlx::Error> {
+async fn write(tx: &mut Tx<'_>, settlement: &ProbeSettlement) -> Result<(), sqlx::Error> {
     let id = settlement.id.get();
     let word = settlement.note.as_deref().map(sentence);
     let query = match &settlement.decision {
-        Next::GiveBack => sqlx::query(GIVE_BACK).bind(id),
+        Next::GiveBack => sql(GIVE_BACK).bind(id),
         Next::Decided(Decision::ProbeAt(at, why)) => {
-            sqlx::query(AGAIN).bind(id).bind(*at).bind(sentence(why)).bind(settlement.absent_at)
+            sql(AGAIN).bind(id).bind(*at).bind(sentence(why)).bind(settlement.absent_at)
         }
-        Next::Decided(Decision::Park(why)) => sqlx::query(PARK).bind(id).bind(sentence(why)),
-        Next::Decided(Decision::RetryAt(at)) => sqlx::query(NEW_HISTORY).bind(id).bind(*at).bind(word),
-        Next::Decided(Decision::Succeed) => return end(connection, settlement, State::Succeeded, word).await,
+        Next::Decided(Decision::Park(why)) => sql(PARK).bind(id).bind(sentence(why)),
+        Next::Decided(Decision::RetryAt(at)) => sql(NEW_HISTORY).bind(id).bind(*at).bind(word),
+        Next::Decided(Decision::Succeed) => return end(tx, settlement, State::Succeeded, word).await,
         Next::Decided(Decision::Fail(why)) => {
-            return end(connection, settlement, State::Failed, Some(sentence(why))).await;
+            return end(tx, settlement, State::Failed, Some(sentence(why))).await;
         }
-        Next::Decided(Decision::Cancel) => return end(connection, settlement, State::Cancelled, word).await,
-        Next::Decided(Decision::Expire) => return end(connection, settlement, State::Expired, word).await,
+        Next::Decided(Decision::Cancel) => return end(tx, settlement, State::Cancelled, word).await,
+        Next::Decided(Decision::Expire) => return end(tx, settlement, State::Expired, word).await,
     };
-    query.execute(connection).await.map(drop)
+    tx.execute(query).await.map(drop)
 }
 
 async fn end(
-    connection: &mut PgConnection,
+    tx: &mut Tx<'_>,
     settlement: &ProbeSettlement,
     state: State,
     note: Option<String>,
 ) -> Result<(), sqlx::Error> {
     let response = StoredResponse::of(settlement.response.as_ref());
-    sqlx::query(END)
+    let ended = sql(END)
         .bind(settlement.id.get())
         .bind(state.as_str())
         .bind(note)
         .bind(response.status)
         .bind(response.truncated)
         .bind(response.json)
-        .bind(response.raw)
-        .execute(connection)
-        .await
-        .map(drop)
+        .bind(response.raw);
+    tx.execute(ended).await.map(drop)
 }
 
 fn due_probe(row: &PgRow) -> Result<DueProbe, StoreError> {

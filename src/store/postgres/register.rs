@@ -3,9 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use sha2::{Digest, Sha256};
-use sqlx::{ConnectOptions, PgConnection};
 
-use super::{PgStore, Tx, durable, tell_session};
+use super::{PgStore, Tx, durable, row, statement::sql};
 use crate::{
     clock::duration_micros,
     contract::{Dedupe, KeyCharset, Window},
@@ -33,6 +32,14 @@ const TERMS: &str = "INSERT INTO aftercommit.terms
   (downstream, operation, request_sha256, contract, policy, timeout_us, window_us, margin_us, dedupe, digest)
 VALUES ($1, $2, $3, $4::json, $5::json, $6, $7, $8, $9, $10)
 ON CONFLICT (digest) DO NOTHING";
+
+/// What an operation was sent under until now.
+const TODAY: &str = "SELECT t.id, t.dedupe, t.window_us, t.margin_us FROM aftercommit.operations AS o
+JOIN aftercommit.terms AS t ON t.id = o.terms WHERE o.downstream = $1 AND o.operation = $2";
+
+const OPERATION: &str =
+    "INSERT INTO aftercommit.operations (downstream, operation, terms) VALUES ($1, $2, $3)
+ON CONFLICT (downstream, operation) DO UPDATE SET terms = excluded.terms";
 
 /// What the configuration no longer has is no operation of today: nothing that was sent under it would be rendered as it was.
 const FORGET: &str =
@@ -80,93 +87,67 @@ impl PgStore {
         let taken = self.renewing.lock().await.take();
         let mut connection = match taken {
             Some(connection) => connection,
-            None => {
-                let mut connection = self.options.connect().await.map_err(StoreError::during(doing))?;
-                tell_session(&mut connection).await.map_err(StoreError::during(doing))?;
-                connection
-            }
+            None => self.session.connect(&self.options).await.map_err(StoreError::during(doing))?,
         };
         let numbers: Vec<i64> = tokens.iter().map(|(token, _)| token.get()).collect();
         // Longer leases would not fit an interval's arithmetic.
         let leases: Vec<i64> =
             tokens.iter().map(|(_, lease)| duration_micros(*lease).min(315_360_000_000_000)).collect();
-        let held: Vec<i64> = sqlx::query_scalar(RENEW)
-            .bind(worker)
-            .bind(numbers)
-            .bind(leases)
-            .fetch_all(&mut connection)
-            .await
-            .map_err(StoreError::during(doing))?;
+        let statement = sql(RENEW).bind(worker).bind(numbers).bind(leases);
+        let held = self.session.all_on(&mut connection, statement).await;
+        let held = held.map_err(StoreError::during(doing))?;
         // Only a connection that just worked is kept.
         *self.renewing.lock().await = Some(connection);
-        Ok(held.into_iter().map(Token::new).collect())
+        held.iter().map(|row| row::get(row, "token").map(Token::new)).collect()
     }
 
     pub(super) async fn forget_worker(&self, worker: &str) -> Result<(), StoreError> {
-        sqlx::query("DELETE FROM aftercommit.workers WHERE name = $1")
-            .bind(worker)
-            .execute(&self.pool)
-            .await
-            .map(drop)
-            .map_err(StoreError::during("leaving"))
+        let statement = sql("DELETE FROM aftercommit.workers WHERE name = $1").bind(worker);
+        self.execute(statement).await.map(drop).map_err(StoreError::during("leaving"))
     }
 }
 
-async fn register(
-    connection: &mut PgConnection,
-    registration: &Registration,
-) -> Result<TermsIds, sqlx::Error> {
-    sqlx::query(LOCK).execute(&mut *connection).await?;
+async fn register(tx: &mut Tx<'_>, registration: &Registration) -> Result<TermsIds, sqlx::Error> {
+    tx.execute(sql(LOCK)).await?;
     if let Some(worker) = &registration.worker {
         let names: Vec<&str> = registration.downstreams.iter().map(|d| d.name.as_ref()).collect();
-        sqlx::query(WORKER)
-            .bind(&**worker)
-            .bind(registration.version)
-            .bind(names)
-            .execute(&mut *connection)
-            .await?;
+        tx.execute(sql(WORKER).bind(&**worker).bind(registration.version).bind(names)).await?;
     }
     let mut ids = TermsIds::new();
     // Two operations of one downstream with equal terms have two rows: each is looked up by its own name.
     let downstreams: BTreeMap<&str, &RegisteredDownstream> =
         registration.downstreams.iter().map(|downstream| (&*downstream.name, downstream)).collect();
     for downstream in downstreams.into_values() {
-        register_downstream(connection, downstream).await?;
+        register_downstream(tx, downstream).await?;
         for (operation, terms, request) in &downstream.operations {
-            let id = register_operation(connection, &downstream.name, operation.as_deref(), (terms, request))
-                .await?;
+            let id = register_operation(tx, &downstream.name, operation.as_deref(), (terms, request)).await?;
             ids.push((Arc::clone(&downstream.name), operation.clone(), id));
         }
         let names: Vec<&str> =
             downstream.operations.iter().map(|(name, ..)| name.as_deref().unwrap_or("")).collect();
-        sqlx::query(FORGET).bind(&*downstream.name).bind(names).execute(&mut *connection).await?;
+        tx.execute(sql(FORGET).bind(&*downstream.name).bind(names)).await?;
     }
     Ok(ids)
 }
 
-async fn register_downstream(
-    connection: &mut PgConnection,
-    downstream: &RegisteredDownstream,
-) -> Result<(), sqlx::Error> {
+async fn register_downstream(tx: &mut Tx<'_>, downstream: &RegisteredDownstream) -> Result<(), sqlx::Error> {
     let charset = match downstream.key.charset {
         KeyCharset::Printable => "printable",
         KeyCharset::Token => "token",
         KeyCharset::Uuid => "uuid",
     };
-    sqlx::query(DOWNSTREAM)
+    let statement = sql(DOWNSTREAM)
         .bind(&*downstream.name)
         .bind(downstream.kind)
         .bind(&downstream.key_prefix)
         .bind(i32::from(downstream.key.min_len))
         .bind(i32::from(downstream.key.max_len))
-        .bind(charset)
-        .execute(connection)
-        .await
-        .map(drop)
+        .bind(charset);
+    tx.execute(statement).await.map(drop)
 }
 
 async fn register_operation(
-    connection: &mut PgConnection,
+    tx: &mut Tx<'_>,
     downstream: &str,
     operation: Option<&str>,
     (terms, request): (&RegisteredTerms, &[u8; 32]),
@@ -189,7 +170,7 @@ async fn register_operation(
         policy.as_bytes(),
         &timeout_us.to_be_bytes(),
     ]);
-    sqlx::query(TERMS)
+    let statement = sql(TERMS)
         .bind(downstream)
         .bind(operation)
         .bind(&request[..])
@@ -199,33 +180,15 @@ async fn register_operation(
         .bind(terms.contract.window.map(Window::micros))
         .bind(duration_micros(terms.contract.margin))
         .bind(dedupe)
-        .bind(&digest[..])
-        .execute(&mut *connection)
-        .await?;
-    let id: i64 = sqlx::query_scalar("SELECT id FROM aftercommit.terms WHERE digest = $1")
-        .bind(&digest[..])
-        .fetch_one(&mut *connection)
-        .await?;
-    let before = sqlx::query(
-        "SELECT t.id, t.dedupe, t.window_us, t.margin_us FROM aftercommit.operations AS o
-         JOIN aftercommit.terms AS t ON t.id = o.terms WHERE o.downstream = $1 AND o.operation = $2",
-    )
-    .bind(downstream)
-    .bind(operation.unwrap_or(""))
-    .fetch_optional(&mut *connection)
-    .await?;
-    sqlx::query(
-        "INSERT INTO aftercommit.operations (downstream, operation, terms) VALUES ($1, $2, $3)
-         ON CONFLICT (downstream, operation) DO UPDATE SET terms = excluded.terms",
-    )
-    .bind(downstream)
-    .bind(operation.unwrap_or(""))
-    .bind(id)
-    .execute(&mut *connection)
-    .await?;
+        .bind(&digest[..]);
+    tx.execute(statement).await?;
+    let known = sql("SELECT id FROM aftercommit.terms WHERE digest = $1");
+    let id: i64 = tx.scalar(known.bind(&digest[..])).await?;
+    let before = tx.optional(sql(TODAY).bind(downstream).bind(operation.unwrap_or(""))).await?;
+    tx.execute(sql(OPERATION).bind(downstream).bind(operation.unwrap_or("")).bind(id)).await?;
     // One that was forgotten meanwhile may have promised more.
     if before.map_or(Ok(true), |before| is_narrower(terms, &before))? {
-        narrow(connection, downstream, operation, terms).await?;
+        narrow(tx, downstream, operation, terms).await?;
     }
     Ok(id)
 }
@@ -245,7 +208,7 @@ fn is_narrower(terms: &RegisteredTerms, before: &sqlx::postgres::PgRow) -> Resul
 }
 
 async fn narrow(
-    connection: &mut PgConnection,
+    tx: &mut Tx<'_>,
     downstream: &str,
     operation: Option<&str>,
     terms: &RegisteredTerms,
@@ -254,15 +217,13 @@ async fn narrow(
         Dedupe::Key => terms.contract.window.map(Window::micros),
         Dedupe::Lookup | Dedupe::None => None,
     };
-    sqlx::query(NARROW)
+    let statement = sql(NARROW)
         .bind(downstream)
         .bind(operation.unwrap_or(""))
         .bind(window)
         .bind(duration_micros(terms.contract.margin))
-        .bind(duration_micros(terms.timeout))
-        .execute(connection)
-        .await
-        .map(drop)
+        .bind(duration_micros(terms.timeout));
+    tx.execute(statement).await.map(drop)
 }
 
 /// Equal content has an equal digest, and no two contents share their bytes: each part has its length in front.

@@ -2,11 +2,10 @@
 //!
 //! The sweeps write the same things under other conditions, so the statement is made once, by [`write_sql`].
 
-use sqlx::{Postgres, postgres::PgArguments, query::Query};
-
 use super::{
     PgStore, durable,
     row::{self, StoredResponse, sentence},
+    statement::{Statement, sql},
 };
 use crate::{
     clock::Timestamp,
@@ -235,23 +234,19 @@ impl Batch {
     pub(super) async fn write(
         &self,
         store: &PgStore,
-        sql: &'static str,
+        text: &'static str,
         finished: &[Token],
     ) -> Result<Vec<usize>, StoreError> {
         let finished: Vec<i64> = finished.iter().map(|token| token.get()).collect();
-        let rows = self
-            .bind(sqlx::query(sql))
-            .bind(finished)
-            .fetch_all(&store.pool)
-            .await
-            .map_err(StoreError::during("settling"))?;
+        let rows = store.all(self.bind(sql(text)).bind(finished)).await;
+        let rows = rows.map_err(StoreError::during("settling"))?;
         rows.iter()
             .map(|row| row::get::<i64>(row, "ord").map(|ord| usize::try_from(ord - 1).unwrap_or(usize::MAX)))
             .collect()
     }
 
-    fn bind<'q>(&'q self, query: Query<'q, Postgres, PgArguments>) -> Query<'q, Postgres, PgArguments> {
-        query
+    fn bind<'q>(&'q self, statement: Statement<'q>) -> Statement<'q> {
+        statement
             .bind(&self.ids)
             .bind(&self.tokens)
             .bind(&self.next)
@@ -367,7 +362,7 @@ impl PgStore {
         settled: &mut [Option<Settled>],
     ) -> Result<(), StoreError> {
         let batch = Batch::of(open.iter().map(|index| &settlements[*index]), Held::Claimed);
-        let rows = sqlx::query(EXPLAIN)
+        let statement = sql(EXPLAIN)
             .bind(&batch.ids)
             .bind(&batch.tokens)
             .bind(&batch.states)
@@ -375,10 +370,8 @@ impl PgStore {
             .bind(&batch.outcomes)
             .bind(&batch.phases)
             .bind(&batch.started)
-            .bind(&batch.ended)
-            .fetch_all(&self.pool)
-            .await
-            .map_err(StoreError::during("settling"))?;
+            .bind(&batch.ended);
+        let rows = self.all(statement).await.map_err(StoreError::during("settling"))?;
         for (at, (index, row)) in open.iter().zip(&rows).enumerate() {
             let unstarted = batch.numbers[at].is_none() && batch.states[at].is_none();
             let cancel_requested = row::get(row, "cancel_requested")?;

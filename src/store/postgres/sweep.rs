@@ -9,6 +9,7 @@ use super::{
     PgStore, durable,
     row::{self, history_columns},
     settle::{Batch, Held, write_sql},
+    statement::sql,
 };
 use crate::{
     effect::EffectId,
@@ -112,18 +113,10 @@ const FORGET_WORKERS: &str =
 impl PgStore {
     pub(super) async fn find_expired(&self, limit: u32) -> Result<Vec<Expired>, StoreError> {
         let doing = "looking for leases that ended";
-        let rows = sqlx::query(EXPIRED)
-            .bind(i64::from(limit))
-            .fetch_all(&self.pool)
-            .await
-            .map_err(StoreError::during(doing))?;
+        let rows = self.all(sql(EXPIRED).bind(i64::from(limit))).await.map_err(StoreError::during(doing))?;
         let mut found = rows.iter().map(expired).collect::<Result<Vec<_>, _>>()?;
-        let orphans = sqlx::query(ORPHANED)
-            .bind(self.orphans_from.load(Ordering::Relaxed))
-            .bind(ORPHAN_SLICE)
-            .fetch_all(&self.pool)
-            .await
-            .map_err(StoreError::during(doing))?;
+        let statement = sql(ORPHANED).bind(self.orphans_from.load(Ordering::Relaxed)).bind(ORPHAN_SLICE);
+        let orphans = self.all(statement).await.map_err(StoreError::during(doing))?;
         for row in &orphans {
             if row::get::<Option<i64>>(row, "orphan")?.is_some() {
                 found.push(expired(row)?);
@@ -140,19 +133,13 @@ impl PgStore {
 
     pub(super) async fn write_expired(&self, batch: &[Settlement]) -> Result<Vec<Settled>, StoreError> {
         let written = Batch::of(batch, Held::Claimed).write(self, SWEEP_EXPIRED, &[]).await?;
-        sqlx::query(DROP_CLAIMS).execute(&self.pool).await.map_err(StoreError::during("dropping claims"))?;
+        self.execute(sql(DROP_CLAIMS)).await.map_err(StoreError::during("dropping claims"))?;
         self.say(batch, &written).await
     }
 
     pub(super) async fn find_overdue(&self, limit: u32) -> Result<Vec<Overdue>, StoreError> {
-        sqlx::query(OVERDUE)
-            .bind(i64::from(limit))
-            .fetch_all(&self.pool)
-            .await
-            .map_err(StoreError::during("looking for overdue effects"))?
-            .iter()
-            .map(overdue)
-            .collect()
+        let rows = self.all(sql(OVERDUE).bind(i64::from(limit))).await;
+        rows.map_err(StoreError::during("looking for overdue effects"))?.iter().map(overdue).collect()
     }
 
     pub(super) async fn write_overdue(&self, batch: &[Settlement]) -> Result<Vec<Settled>, StoreError> {
@@ -172,17 +159,15 @@ impl PgStore {
         if open.is_empty() {
             return Ok(said);
         }
-        let rows = sqlx::query(
+        let statement = sql(
             "SELECT s.ord, q.cancel_requested, q.applied_late FROM unnest($1::int8[], $2::int8[], $3::int8[]) AS s (id, token, ord)
              JOIN aftercommit.queue AS q ON q.id = s.id AND q.token = s.token
              WHERE q.cancel_requested OR q.applied_late",
         )
         .bind(open.iter().map(|index| batch[*index].id.get()).collect::<Vec<_>>())
         .bind(open.iter().map(|index| batch[*index].token.get()).collect::<Vec<_>>())
-        .bind(open.iter().map(|index| i64::try_from(*index).unwrap_or(i64::MAX)).collect::<Vec<_>>())
-        .fetch_all(&self.pool)
-        .await
-        .map_err(StoreError::during("sweeping"))?;
+        .bind(open.iter().map(|index| i64::try_from(*index).unwrap_or(i64::MAX)).collect::<Vec<_>>());
+        let rows = self.all(statement).await.map_err(StoreError::during("sweeping"))?;
         for row in &rows {
             let ord: i64 = row::get(row, "ord")?;
             if let Some(settled) = usize::try_from(ord).ok().and_then(|ord| said.get_mut(ord)) {
@@ -196,8 +181,8 @@ impl PgStore {
     }
 
     pub(super) async fn fold_and_forget(&self) -> Result<(), StoreError> {
-        for sql in [FOLD_COUNTERS, FORGET_WORKERS, DROP_CLAIMS, super::probe::FORGET] {
-            sqlx::query(sql).execute(&self.pool).await.map_err(StoreError::during("tidying up"))?;
+        for text in [FOLD_COUNTERS, FORGET_WORKERS, DROP_CLAIMS, super::probe::FORGET] {
+            self.execute(sql(text)).await.map_err(StoreError::during("tidying up"))?;
         }
         Ok(())
     }
@@ -207,26 +192,22 @@ impl PgStore {
         downstream: &str,
         operation: Option<&str>,
     ) -> Result<Option<RegisteredTerms>, StoreError> {
-        let row = sqlx::query(
-            "SELECT t.id, t.contract::text AS contract, t.policy::text AS policy, t.timeout_us
+        let statement =
+            sql("SELECT t.id, t.contract::text AS contract, t.policy::text AS policy, t.timeout_us
              FROM aftercommit.terms AS t LEFT JOIN aftercommit.operations AS o ON o.terms = t.id
              WHERE t.downstream = $1 AND coalesce(t.operation, '') IN ($2, '')
-             ORDER BY coalesce(t.operation, '') <> $2, o.terms IS NULL, t.id DESC LIMIT 1",
-        )
-        .bind(downstream)
-        .bind(operation.unwrap_or(""))
-        .fetch_optional(&self.pool)
-        .await
-        .map_err(StoreError::during("reading terms"))?;
+             ORDER BY coalesce(t.operation, '') <> $2, o.terms IS NULL, t.id DESC LIMIT 1")
+            .bind(downstream)
+            .bind(operation.unwrap_or(""));
+        let row = self.optional(statement).await.map_err(StoreError::during("reading terms"))?;
         row.as_ref().map(terms).transpose()
     }
 
     /// Nothing due, nothing in flight, nothing that will be due by itself. What is in doubt waits for people.
     pub(super) async fn nothing_to_do(&self, downstreams: &[Arc<str>]) -> Result<bool, StoreError> {
         let names: Vec<&str> = downstreams.iter().map(AsRef::as_ref).collect();
-        let busy: bool = sqlx::query_scalar(IS_BUSY)
-            .bind(names)
-            .fetch_one(&self.pool)
+        let busy: bool = self
+            .scalar(sql(IS_BUSY).bind(names))
             .await
             .map_err(StoreError::during("asking whether anything is to do"))?;
         Ok(!busy)
