@@ -295,7 +295,8 @@ pub fn after_meanwhile(contract: &Contract, history: &History, now: Timestamp) -
 /// more; it may find what was applied, while *absent* counts only [`Contract::absent_after`] later.
 pub fn park(contract: &Contract, history: &History, now: Timestamp, why: &str) -> Decision {
     if contract.can_probe {
-        Decision::ProbeAt(history.travels_until.map_or(now, |until| until.max(now)), why.to_owned())
+        // Also a time that has passed: it is due at once, and an absence counts from when the request ceased to travel.
+        Decision::ProbeAt(history.travels_until.unwrap_or(now), why.to_owned())
     } else {
         Decision::Park(why.to_owned())
     }

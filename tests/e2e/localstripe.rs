@@ -157,6 +157,6 @@ async fn a_server_that_ignores_the_key_and_can_be_asked_charges_every_order_once
     );
     // The run proves something only if probes settled effects in both ways, and were disturbed themselves.
     assert!(found >= 10, "only {found} effects were found");
-    assert!(resent >= 5, "only {resent} effects were absent and sent again");
+    assert!(resent >= 2, "only {resent} effects were absent and sent again");
     assert!(lost >= 5, "only {lost} probes were lost");
 }

@@ -104,8 +104,8 @@ async fn what_a_person_did_meanwhile_stands(db: &TestDatabase) {
     let stage = stage(db).await;
     for (key, verb, state) in [
         ("failed", Verb::ResolveNotApplied, State::Failed),
-        ("resent", Verb::Resend, State::Ready),
         ("applied", Verb::ResolveApplied { response: None }, State::Succeeded),
+        ("resent", Verb::Resend, State::Ready),
     ] {
         let id = doubtful(db, &stage, key).await;
         let probe = one(db, LEASE).await;

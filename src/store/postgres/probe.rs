@@ -5,9 +5,9 @@ use std::sync::Arc;
 use sqlx::postgres::PgRow;
 
 use super::{
-    PgStore, Tx,
+    PgStore,
     row::{self, StoredResponse, history_columns, sentence},
-    statement::sql,
+    statement::{Tx, sql},
 };
 use crate::{
     clock::{Timestamp, duration_micros},
@@ -105,6 +105,11 @@ const GIVE_BACK: &str = "WITH m AS MATERIALIZED (
 )
 UPDATE aftercommit.queue SET due_at = m.now_at FROM m WHERE id = $1";
 
+const IS_DUE: &str = "SELECT EXISTS (SELECT FROM unnest($1::text[]) AS d (name) WHERE NOT EXISTS (
+    SELECT FROM aftercommit.downstreams AS p WHERE p.name = d.name AND p.paused_at IS NOT NULL)
+  AND EXISTS (SELECT FROM aftercommit.queue AS q
+              WHERE q.downstream = d.name AND q.lane = 'd' AND q.due_at <= (SELECT clock_timestamp())))";
+
 /// Rows of doubts that ended some other way. The table holds effects that are being probed, and few others.
 pub(super) const FORGET: &str = "DELETE FROM aftercommit.probes AS p WHERE NOT EXISTS (
   SELECT FROM aftercommit.queue AS q WHERE q.id = p.id AND q.token = p.token AND q.lane = 'd')";
@@ -187,7 +192,7 @@ async fn end(
     note: Option<String>,
 ) -> Result<(), sqlx::Error> {
     let response = StoredResponse::of(settlement.response.as_ref());
-    let end = sql(END)
+    let ended = sql(END)
         .bind(settlement.id.get())
         .bind(state.as_str())
         .bind(note)
@@ -195,7 +200,7 @@ async fn end(
         .bind(response.truncated)
         .bind(response.json)
         .bind(response.raw);
-    tx.execute(end).await.map(drop)
+    tx.execute(ended).await.map(drop)
 }
 
 fn due_probe(row: &PgRow) -> Result<DueProbe, StoreError> {

@@ -30,7 +30,8 @@ const WARM_UP: u32 = 20;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It writes to the database, and leaves the backlog there: use one that you can drop.
+It writes to the database, and leaves the backlog there: use one that you can
+drop.
 
 Example:
   aftercommit bench backlog --effects 10000000 --database postgres://localhost/b")]
