@@ -105,11 +105,6 @@ const GIVE_BACK: &str = "WITH m AS MATERIALIZED (
 )
 UPDATE aftercommit.queue SET due_at = m.now_at FROM m WHERE id = $1";
 
-const IS_DUE: &str = "SELECT EXISTS (SELECT FROM unnest($1::text[]) AS d (name) WHERE NOT EXISTS (
-    SELECT FROM aftercommit.downstreams AS p WHERE p.name = d.name AND p.paused_at IS NOT NULL)
-  AND EXISTS (SELECT FROM aftercommit.queue AS q
-              WHERE q.downstream = d.name AND q.lane = 'd' AND q.due_at <= (SELECT clock_timestamp())))";
-
 /// Rows of doubts that ended some other way. The table holds effects that are being probed, and few others.
 pub(super) const FORGET: &str = "DELETE FROM aftercommit.probes AS p WHERE NOT EXISTS (
   SELECT FROM aftercommit.queue AS q WHERE q.id = p.id AND q.token = p.token AND q.lane = 'd')";
