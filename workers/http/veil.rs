@@ -1,6 +1,6 @@
 //! Our own secrets in what a downstream says: an echo must not carry them into the database, a log or a page.
 
-use aftercommit::outcome::Outcome;
+use aftercommit::outcome::Response;
 use base64::Engine as _;
 
 use super::config::Auth;
@@ -32,10 +32,10 @@ impl Veil {
     }
 
     /// Hides them in whatever will be stored or shown. Letters' case does not matter: a host repeats a secret in lower case.
-    pub(super) fn cover(&self, outcome: &mut Outcome) {
+    pub(super) fn cover(&self, reason: &mut String, mut response: Option<&mut Response>) {
         for secret in &self.0 {
-            outcome.reason = covered(std::mem::take(&mut outcome.reason), secret);
-            if let Some(response) = &mut outcome.response {
+            *reason = covered(std::mem::take(reason), secret);
+            if let Some(response) = &mut response {
                 cover(&mut response.body, secret);
             }
         }
@@ -64,7 +64,7 @@ fn cover(bytes: &mut [u8], secret: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use aftercommit::outcome::{Finding, Phase, Response};
+    use aftercommit::outcome::{Finding, Outcome, Phase};
 
     use super::*;
 
@@ -74,7 +74,7 @@ mod tests {
         let body = r#"{"echo":["Bearer s3cret-T0ken","s3cret-T0kens3cret-T0ken"],"é":"s3cret-T0ke"}"#;
         let mut outcome = Outcome::new(Finding::Unknown, Phase::Done, "HTTP 500 (S3CRET-T0KEN): é");
         outcome.response = Some(Response { status: Some(500), body: body.into(), truncated: false });
-        veil.cover(&mut outcome);
+        veil.cover(&mut outcome.reason, outcome.response.as_mut());
         assert_eq!(outcome.reason, "HTTP 500 (************): é");
         let covered = String::from_utf8(outcome.response.unwrap().body).unwrap();
         assert_eq!(covered, body.replace("s3cret-T0ken", "************"));
@@ -86,7 +86,7 @@ mod tests {
         let secrets = Secrets([("S".to_owned(), "ok".to_owned())].into());
         let veil = Veil::of(&Auth::Bearer(crate::config::SecretRef::Env("S".to_owned())), &secrets);
         let mut outcome = Outcome::new(Finding::Unknown, Phase::Done, "not ok");
-        veil.cover(&mut outcome);
+        veil.cover(&mut outcome.reason, outcome.response.as_mut());
         assert_eq!(outcome.reason, "not ok");
     }
 }
