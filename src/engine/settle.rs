@@ -186,10 +186,21 @@ pub(super) fn sweep_at(
 
 /// Whether the vendor keeps this refusal under the key, so that a retry could only replay it.
 fn refusal_stored(contract: &Contract, outcome: &Outcome, decision: &Decision) -> bool {
-    let kept = matches!(outcome.finding, Finding::Rejected(About::StoredKind | About::FirstRequest));
-    kept && matches!(decision, Decision::Fail(_))
-        && contract.dedupe == Dedupe::Key
-        && contract.stores == Stores::Any
+    let kept = match outcome.finding {
+        // It came out of the store.
+        Finding::Rejected(About::FirstRequest) => true,
+        Finding::Rejected(About::StoredKind) => contract.stores == Stores::Any,
+        Finding::Rejected(About::ThisAttempt)
+        | Finding::Applied
+        | Finding::AlreadyDone
+        | Finding::KeyReused
+        | Finding::StoredError
+        | Finding::NotApplied
+        | Finding::Unknown
+        | Finding::InProgress
+        | Finding::LeaseEnded => false,
+    };
+    kept && matches!(decision, Decision::Fail(_)) && contract.dedupe == Dedupe::Key
 }
 
 /// Writes what comes in until the last sender is gone.

@@ -63,8 +63,8 @@ pub(crate) trait Configured: Any + fmt::Debug + Send + Sync {
     fn origin(&self) -> Option<String> {
         None
     }
-    /// A keyed hash of the credential, for vendors that tell keys apart by it.
-    fn credential_sha256(&self, secrets: &Secrets) -> Option<[u8; 32]>;
+    /// A hash of the credential, if there is one, for vendors that tell keys apart by it. The error is why it cannot be read.
+    fn credential_sha256(&self, secrets: &Secrets) -> Result<Option<[u8; 32]>, String>;
     /// The hash of all that the operation's request is rendered from.
     fn request_sha256(&self, operation: Option<&str>) -> [u8; 32];
     /// What the kind finds worth a warning.
@@ -159,21 +159,22 @@ impl DownstreamSettings {
         std::iter::once((None, &self.default)).chain(named)
     }
 
-    fn terms(&self, name: Option<&str>, operation: &Operation, secrets: &Secrets) -> Terms {
+    /// The error is why a credential that is part of them cannot be read.
+    fn terms(&self, name: Option<&str>, operation: &Operation, secrets: &Secrets) -> Result<Terms, String> {
         let mut request_sha256 = self.configured.request_sha256(name);
         // Where a key is another key under another credential, a changed credential is another request.
         if operation.written.is_scoped_by_credential()
-            && let Some(credential) = self.configured.credential_sha256(secrets)
+            && let Some(credential) = self.configured.credential_sha256(secrets)?
         {
             request_sha256 =
                 Sha256::new_with_prefix(request_sha256).chain_update(credential).finalize().into();
         }
-        Terms {
+        Ok(Terms {
             contract: operation.contract.clone(),
             policy: operation.policy.clone(),
             timeout: operation.timeout,
             request_sha256,
-        }
+        })
     }
 
     /// Ready to be served: secrets resolved, client built.
@@ -182,18 +183,23 @@ impl DownstreamSettings {
             let place = if key.starts_with("auth") { &self.auth_place } else { &self.place };
             ConfigError::new(place, format!("downstream.{}.{key}", self.name), problem)
         })?;
+        let terms = |name, operation| {
+            self.terms(name, operation, secrets).map_err(|problem| {
+                ConfigError::new(&self.auth_place, format!("downstream.{}.auth", self.name), problem)
+            })
+        };
         Ok(Served {
             name: Arc::clone(&self.name),
             kind: self.kind,
             downstream,
             key_prefix: self.key_prefix.clone(),
             concurrency: self.concurrency,
-            terms: self.terms(None, &self.default, secrets),
+            terms: terms(None, &self.default)?,
             operations: self
                 .operations
                 .iter()
-                .map(|(name, operation)| (name.clone(), self.terms(Some(name), operation, secrets)))
-                .collect(),
+                .map(|(name, operation)| Ok((name.clone(), terms(Some(name), operation)?)))
+                .collect::<Result<_, ConfigError>>()?,
             lease: self.lease,
             rate: self.rate.map(|Rate(rate)| rate),
             origin: self.configured.origin().map(Into::into),
@@ -201,15 +207,23 @@ impl DownstreamSettings {
     }
 
     /// As `migrate` registers it: no secret is needed. Where a vendor tells keys apart by a credential that is not at hand,
-    /// the next worker registers the downstream anew.
+    /// today's request cannot be told: the operation's terms stay what they are until the next worker registers it.
     pub(crate) fn registered(&self, secrets: &Secrets) -> RegisteredDownstream {
-        let terms = self
-            .all()
-            .map(|(name, operation)| (name.map(str::to_owned), self.terms(name, operation, secrets)));
+        let (mut known, mut kept) = (Vec::new(), Vec::new());
+        for (name, operation) in self.all() {
+            match self.terms(name, operation, secrets) {
+                Ok(terms) => known.push((name.map(str::to_owned), terms)),
+                Err(_unreadable) => kept.push(name.map(str::to_owned)),
+            }
+        }
+        // An INSERT is checked against the downstream, not the operation: refuse only what no operation takes.
+        let key = self.all().map(|(_, operation)| operation.contract.key);
         RegisteredDownstream {
             rate: self.rate.map(|Rate(rate)| rate),
             origin: self.configured.origin().map(Into::into),
-            ..registration(Arc::clone(&self.name), self.kind, &self.key_prefix, terms.collect())
+            key: key.reduce(KeyRule::widest).unwrap_or_default(),
+            kept,
+            ..registration(Arc::clone(&self.name), self.kind, &self.key_prefix, known)
         }
     }
 }
@@ -247,6 +261,7 @@ fn registration(
         key_prefix: key_prefix.to_owned(),
         key,
         operations,
+        kept: Vec::new(),
         rate: None,
         origin: None,
     }
