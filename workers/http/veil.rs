@@ -185,8 +185,8 @@ fn cover(bytes: &mut [u8], units: &[Unit], secret: &[u8], cut: Cut) {
             // The text was cut in the middle of it.
             end += if spell(begun, &secret[..begun.len()]) { begun.len() } else { 0 };
         }
-        let alone = !in_token(end) && !(at > 0 && in_token(at - 1));
-        if end > at && alone {
+        let goes_on = in_token(end) || at.checked_sub(1).is_some_and(in_token);
+        if end > at && !goes_on {
             bytes[units[at].from..units[end - 1].to].fill(VEIL);
         }
         at = end.max(at + 1);
