@@ -2,7 +2,12 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
-use crate::{contract::Contract, effect::Effect, outcome::Outcome, schedule::Policy};
+use crate::{
+    contract::Contract,
+    effect::Effect,
+    outcome::{Outcome, Probed, Sighting},
+    schedule::Policy,
+};
 
 /// A place that effects are sent to. An implementation translates and classifies; it never retries, sleeps, decides, or
 /// touches the store.
@@ -17,6 +22,43 @@ pub trait Downstream: Send + Sync {
     /// effect itself names. Such an origin's troubles hold up only the effects that go there.
     fn origin(&self, _effect: &Effect) -> Option<Arc<str>> {
         None
+    }
+
+    /// Asks once whether an effect in doubt was applied, and says what was seen; it applies nothing. Only what the contract
+    /// recognises is a sighting, all else is [`Sighting::Unknown`]. It asks [`Probe::may_begin`] right before each exchange,
+    /// stops within `probe.timeout`, and never repeats one.
+    async fn probe(&self, _probe: &Probe) -> Probed {
+        Probed::new(Sighting::Impossible, "this kind of downstream cannot be asked")
+    }
+}
+
+/// One question about an effect in doubt, as a downstream is given it.
+#[derive(Clone)]
+pub struct Probe {
+    /// The effect.
+    pub effect: Arc<Effect>,
+    /// The key as it was sent: the downstream's prefix and the stored key.
+    pub key: String,
+    /// One deadline for the whole of it, all pages of a list included.
+    pub timeout: Duration,
+    /// Asked right before each exchange.
+    pub gate: Arc<dyn Gate>,
+}
+
+impl Probe {
+    /// Asks the gate.
+    ///
+    /// # Errors
+    ///
+    /// [`Closed`] when nothing may be asked any more.
+    pub fn may_begin(&self) -> Result<(), Closed> {
+        self.gate.may_begin()
+    }
+}
+
+impl fmt::Debug for Probe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Probe").field("effect", &self.effect.id).finish_non_exhaustive()
     }
 }
 

@@ -147,6 +147,41 @@ pub struct Response {
     pub truncated: bool,
 }
 
+/// What a probe showed of an effect in doubt. It is no attempt: it applies nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probed {
+    /// What was seen.
+    pub sighting: Sighting,
+    /// The downstream asked not to be called before this much time has passed.
+    pub retry_after: Option<Duration>,
+    /// A sentence for people: what was seen, without secrets.
+    pub reason: String,
+    /// The object that was found, as the downstream showed it: stored when the effect succeeds.
+    pub response: Option<Response>,
+}
+
+/// What a probe saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sighting {
+    /// The object, and it shows that it was applied.
+    Applied,
+    /// The object, and it does not show that it was applied: it is pending, or it failed.
+    Unproven,
+    /// Everything where the object would stand, whole, and it does not stand there.
+    Absent,
+    /// Nothing that can be relied on: no answer, an unknown one, a list that was not read whole.
+    Unknown,
+    /// The effect cannot be asked about, and asking again will not change that.
+    Impossible,
+}
+
+impl Probed {
+    /// A sighting without a response.
+    pub fn new(sighting: Sighting, reason: impl Into<String>) -> Self {
+        Self { sighting, retry_after: None, reason: reason.into(), response: None }
+    }
+}
+
 impl Outcome {
     /// An outcome without a response.
     pub fn new(finding: Finding, phase: Phase, reason: impl Into<String>) -> Self {

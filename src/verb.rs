@@ -118,6 +118,8 @@ pub enum Change {
     Park(String),
     /// The fingerprint takes the place of the payload; the response, and what note and log say, go.
     Redact,
+    /// The same, until a probe at this time says more.
+    Probe(Timestamp, String),
 }
 
 /// Why a verb changes nothing.
@@ -205,7 +207,7 @@ pub fn judge(
     match verb {
         Verb::Retry => retry(subject),
         Verb::Resend => resend(subject, now),
-        Verb::Cancel => cancel(subject),
+        Verb::Cancel => cancel(subject, now),
         Verb::ResolveApplied { .. } => {
             in_doubt_and_quiet(verb, subject, now).map(|()| Change::End(State::Succeeded))
         }
@@ -269,12 +271,18 @@ fn resend(subject: &Subject, now: Timestamp) -> Result<Change, Refusal> {
     }
 }
 
-fn cancel(subject: &Subject) -> Result<Change, Refusal> {
+fn cancel(subject: &Subject, now: Timestamp) -> Result<Change, Refusal> {
     let uncertain = subject.history.as_ref().is_some_and(|history| history.uncertain);
     match subject.state {
         State::InFlight => Ok(Change::RequestCancel),
         State::Waiting | State::Scheduled | State::Ready | State::Retrying if uncertain => {
-            Ok(Change::Park(CANCELLED_UNCERTAIN.to_owned()))
+            let why = CANCELLED_UNCERTAIN.to_owned();
+            let can_probe = subject.contract.as_ref().is_some_and(|contract| contract.can_probe);
+            Ok(if can_probe {
+                Change::Probe(subject.quiet_at.map_or(now, |until| until.max(now)), why)
+            } else {
+                Change::Park(why)
+            })
         }
         State::Waiting | State::Scheduled | State::Ready | State::Retrying => {
             Ok(Change::End(State::Cancelled))

@@ -90,11 +90,8 @@ fn must_not_send(claim: &Claim, terms: &Terms, now: Timestamp) -> Option<Decisio
     // An uncertain effect without a pin cannot be shown to be sent as it was.
     if claim.history.uncertain && claim.pinned != Some(terms.request_sha256) {
         // Sent once, possibly applied, and what would be sent now is another request: a person must look.
-        return Some(decision::park(
-            &terms.contract,
-            now,
-            "the request would differ from the one that was sent: the downstream's configuration changed",
-        ));
+        // Nor is it probed: what another account or path shows says nothing about what was sent to the first.
+        return Some(Decision::Park(decision::REQUEST_CHANGED.to_owned()));
     }
     decision::before_sending(&terms.contract, terms.timeout, &claim.history, now)
 }
@@ -190,7 +187,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
 
 fn decided(
     shared: &Shared,
-    holding: Holding,
+    mut holding: Holding,
     terms: Terms,
     outcome: Outcome,
     started: Option<Timestamp>,
@@ -200,6 +197,10 @@ fn decided(
     if started.is_some() {
         let downstream = &holding.claim.effect.downstream;
         shared.figures.attempted(downstream, &outcome, now.since(started_at));
+    }
+    if outcome.phase.may_have_reached() {
+        let history = &mut holding.claim.history;
+        history.travels_until = history.travels_until.max(Some(started_at.plus(terms.timeout)));
     }
     let decision = decision::decide(
         &terms.policy,

@@ -316,7 +316,7 @@ pub(super) fn held(
     if history.uncertain
         && let Err(why) = decision::may_send_uncertain(&terms.contract, terms.timeout, history, until)
     {
-        return Next::Decided(decision::park(&terms.contract, now, why));
+        return Next::Decided(decision::park(&terms.contract, history, now, why));
     }
     match whose {
         Whose::Downstream => Next::GiveBack,

@@ -16,6 +16,7 @@ mod intake;
 mod late;
 mod lease;
 mod outage;
+mod probe;
 mod renew;
 mod report;
 mod retention;
@@ -26,7 +27,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicI64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -42,7 +43,7 @@ pub use retention::{Manner, Purged, purge};
 
 use self::{
     budget::Sharing, figures::Figures, held_by::Budgets, intake::Intake, lease::Leases, outage::Outages,
-    renew::Renewals, report::Counters, settle::Settling,
+    probe::Prober, renew::Renewals, report::Counters, settle::Settling,
 };
 use crate::{
     clock::{Boot, Clock},
@@ -76,6 +77,8 @@ struct Shared {
     /// What holds calls back; asked right before every first byte.
     budgets: Arc<Budgets>,
     figures: Figures,
+    /// Probes that are open.
+    probing: AtomicUsize,
     /// The earliest retry that this worker scheduled, in the database's microseconds: the intake looks again then.
     next_due: AtomicI64,
     /// The numbers of the registered terms; written at every (re)connect.
@@ -123,6 +126,7 @@ impl Engine {
             counters: Counters::default(),
             budgets: Arc::default(),
             figures,
+            probing: AtomicUsize::new(0),
             next_due: AtomicI64::new(i64::MAX),
             terms: Mutex::default(),
             watch: hold::Watch::default(),
@@ -170,6 +174,9 @@ impl Engine {
         let session = Session::start(&self.shared, &stop).await?;
         let sweeping = session.tracker.spawn(sweep::run(self.shared.clone(), stop.clone()));
         let retaining = session.tracker.spawn(retention::run(self.shared.clone(), stop.clone()));
+        if let Some(prober) = Prober::of(&self.shared, &session.tracker, &stop) {
+            session.tracker.spawn(prober.run());
+        }
         let worked = session.intake(&stop).run().await;
         stop.drain.cancel();
         session.finish(&stop, tokio::time::sleep(self.shared.config.shutdown_grace)).await;
@@ -178,8 +185,8 @@ impl Engine {
         worked.map(|()| self.report())
     }
 
-    /// One claim round: sweeps once, claims what is due (up to the free slots), attempts and settles it; stopped as
-    /// [`Self::run`] is. Of leases that ended it sweeps those that ended a whole lease ago: it cannot wait to see whether
+    /// One claim round: sweeps once, claims what is due (up to the free slots), attempts and settles it, and makes one round of
+    /// due probes; stopped as [`Self::run`] is. Of leases that ended it sweeps those that ended a whole lease ago: it cannot wait to see whether
     /// younger ones only could not be renewed.
     ///
     /// # Errors
@@ -189,15 +196,20 @@ impl Engine {
         let session = Session::start(&self.shared, &stop).await?;
         let swept = sweep::once(&self.shared, self.shared.longest_lease()).await;
         let claimed = if stop.drain.is_cancelled() { Ok(0) } else { session.intake(&stop).round().await };
+        let probed = match Prober::of(&self.shared, &session.tracker, &stop) {
+            Some(prober) if !stop.drain.is_cancelled() => prober.round().await,
+            Some(_) | None => Ok(0),
+        };
         let over = async {
             stop.drain.cancelled().await;
             tokio::time::sleep(self.shared.config.shutdown_grace).await;
         };
         session.finish(&stop, over).await;
-        swept.and(claimed).map(|_| self.report())
+        swept.and(claimed).and(probed).map(|_| self.report())
     }
 
-    /// Works until nothing is due, in flight or about to be retried.
+    /// Works until nothing is due, in flight or about to be retried, and no probe is due now: what is to be probed later is in
+    /// doubt until then, as it would be for a person.
     ///
     /// # Errors
     ///
@@ -223,7 +235,9 @@ impl Engine {
             if before != claimed || !self.shared.leases.is_empty() {
                 continue;
             }
-            if self.shared.store.is_idle(&names).await.unwrap_or(false) {
+            if self.shared.store.is_idle(&names).await.unwrap_or(false)
+                && !probe::is_busy(&self.shared).await.unwrap_or(true)
+            {
                 stop.drain.cancel();
                 return;
             }

@@ -17,6 +17,8 @@ pub struct Report {
     pub swept: u64,
     /// Of these, the leases that ended without an outcome.
     pub leases_ended: u64,
+    /// Probes made.
+    pub probed: u64,
     /// Downstream code that panicked; each is recorded as an attempt with an unknown outcome.
     pub panics: u64,
     /// *Applied* answers that contradict what a person resolved, or that came for a superseded effect.
@@ -32,6 +34,7 @@ pub(super) struct Counters {
     pub(super) fenced: AtomicU64,
     pub(super) swept: AtomicU64,
     pub(super) leases_ended: AtomicU64,
+    pub(super) probed: AtomicU64,
     pub(super) panics: AtomicU64,
     pub(super) possible_duplicates: AtomicU64,
 }
@@ -46,6 +49,7 @@ impl Counters {
             fenced: read(&self.fenced),
             swept: read(&self.swept),
             leases_ended: read(&self.leases_ended),
+            probed: read(&self.probed),
             panics: read(&self.panics),
             possible_duplicates: read(&self.possible_duplicates),
         }

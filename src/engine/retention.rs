@@ -12,7 +12,8 @@ use crate::{
     store::{Retain, Retention, Step},
 };
 
-/// Effects of the first batch of a look, and at most: payloads may be large, which only the first batch shows.
+/// Effects of the first batch of a look and at least, and at most: payloads may be large, which only the first batch shows;
+/// and a database that is slow for another reason must not be given less and less to do.
 const BATCH: (u32, u32) = (50, 1000);
 /// A batch that took longer is followed by one of half its size; one that took less than a quarter, by one of twice.
 const BATCH_LONG: Duration = Duration::from_millis(100);
@@ -28,7 +29,7 @@ const FORGET_EVERY: u32 = 20;
 /// How a purge goes about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// With at most a fifth of one connection's time; where another worker is at it, it is left to it.
+    /// With at most a third of one connection's time; where another worker is at it, it is left to it.
     Background,
     /// With half of it, since somebody waits for the end; others at work are waited for.
     AtOnce,
@@ -38,7 +39,7 @@ impl Manner {
     /// The rest after a batch, in multiples of what it took.
     const fn rest(self) -> u32 {
         match self {
-            Self::Background => 4,
+            Self::Background => 2,
             Self::AtOnce => 1,
         }
     }
@@ -80,31 +81,36 @@ pub async fn purge(
     mut seen: impl FnMut(Step, u64),
 ) -> Result<Purged, StoreError> {
     let mut purged = Purged::default();
-    for step in Step::ALL {
-        let mut limit = BATCH.0;
-        while !stop.is_cancelled() {
-            let began = tokio::time::Instant::now();
+    // In turns: a step that has much to do, or cannot keep up, must not keep the others from theirs.
+    let mut open: Vec<(Step, u32)> = Step::ALL.into_iter().map(|step| (step, BATCH.0)).collect();
+    while !open.is_empty() && !stop.is_cancelled() {
+        let mut again = Vec::with_capacity(open.len());
+        for (step, limit) in open {
             let batch = store.drop_batch(step, retention.of(step), limit).await?;
-            let took = began.elapsed();
             purged.of(step).add_assign(batch.effects);
             seen(step, batch.effects);
-            let again = batch.more || (batch.elsewhere && manner == Manner::AtOnce);
-            if !again {
-                break;
-            }
-            limit = next_limit(limit, took);
-            tokio::select! {
-                () = tokio::time::sleep((took * manner.rest()).max(REST_MIN)) => {}
-                () = stop.cancelled() => {}
+            if batch.more || (batch.elsewhere && manner == Manner::AtOnce) {
+                again.push((step, next_limit(limit, batch.held)));
+                tokio::select! {
+                    () = tokio::time::sleep((batch.held * manner.rest()).max(REST_MIN)) => {}
+                    () = stop.cancelled() => {}
+                }
             }
         }
+        // A key falls due when the steps before are through with its effect.
+        if again.iter().any(|(step, _)| *step != Step::Keys)
+            && !again.iter().any(|(step, _)| *step == Step::Keys)
+        {
+            again.push((Step::Keys, BATCH.0));
+        }
+        open = again;
     }
     Ok(purged)
 }
 
 fn next_limit(limit: u32, took: Duration) -> u32 {
     if took > BATCH_LONG {
-        (limit / 2).max(1)
+        (limit / 2).max(BATCH.0)
     } else if took < BATCH_LONG / 4 {
         (limit * 2).min(BATCH.1)
     } else {
@@ -160,7 +166,7 @@ mod tests {
         assert_eq!(next_limit(400, ms(60)), 400);
         assert_eq!(next_limit(400, ms(5)), 800);
         assert_eq!(next_limit(800, ms(5)), BATCH.1);
-        assert_eq!(next_limit(1, ms(5000)), 1);
+        assert_eq!(next_limit(BATCH.0, ms(5000)), BATCH.0, "what is due must get done");
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl Settling {
     }
 
     /// Decides again, knowing what happened while the call was open.
-    fn reconsider(&mut self, cancel_requested: bool, applied_late: bool) {
+    fn reconsider(&mut self, shared: &Shared, (cancel_requested, applied_late): (bool, bool)) {
         let history = &mut self.claim.history;
         history.cancel_requested |= cancel_requested;
         history.applied_late |= applied_late;
@@ -112,7 +112,12 @@ impl Settling {
                     attempted.ended_at,
                 );
             }
-            Found::Unstarted(next, _) => *next = Next::Decided(decision::after_meanwhile(history)),
+            Found::Unstarted(next, _) => {
+                let served = &shared.served[&self.claim.effect.downstream].served;
+                let terms = served.terms_of(self.claim.effect.operation.as_deref()).unwrap_or(&served.terms);
+                let now = self.claim.claimed_at;
+                *next = Next::Decided(decision::after_meanwhile(&terms.contract, history, now));
+            }
         }
     }
 
@@ -184,23 +189,28 @@ pub(super) fn sweep_at(
     [window, history.expires_at].into_iter().flatten().min()
 }
 
-/// Whether the vendor keeps this refusal under the key, so that a retry could only replay it.
+/// Whether the vendor keeps this refusal, or this server error, under the key, so that a retry could only replay it.
 fn refusal_stored(contract: &Contract, outcome: &Outcome, decision: &Decision) -> bool {
-    let kept = match outcome.finding {
+    let ended = match outcome.finding {
         // It came out of the store.
-        Finding::Rejected(About::FirstRequest) => true,
-        Finding::Rejected(About::StoredKind) => contract.stores == Stores::Any,
+        Finding::Rejected(About::FirstRequest) => matches!(decision, Decision::Fail(_)),
+        Finding::Rejected(About::StoredKind) => {
+            contract.stores == Stores::Any && matches!(decision, Decision::Fail(_))
+        }
+        // Elsewhere it is one that freed the key: that is as good as new.
+        Finding::StoredError => {
+            contract.stores == Stores::Any && matches!(decision, Decision::ProbeAt(..) | Decision::Park(_))
+        }
         Finding::Rejected(About::ThisAttempt)
         | Finding::Applied
         | Finding::AlreadyDone
         | Finding::KeyReused
-        | Finding::StoredError
         | Finding::NotApplied
         | Finding::Unknown
         | Finding::InProgress
         | Finding::LeaseEnded => false,
     };
-    kept && matches!(decision, Decision::Fail(_)) && contract.dedupe == Dedupe::Key
+    ended && contract.dedupe == Dedupe::Key
 }
 
 /// Writes what comes in until the last sender is gone.
@@ -318,7 +328,7 @@ async fn sort_out(
     for ((mut settling, settlement), settled) in batch.into_iter().zip(settlements).zip(settled) {
         match settled {
             Settled::Reconsider { cancel_requested, applied_late } => {
-                settling.reconsider(cancel_requested, applied_late);
+                settling.reconsider(shared, (cancel_requested, applied_late));
                 again.push(settling);
                 continue;
             }

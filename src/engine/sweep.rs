@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use super::{Counters, Outages, Shared, Stop, settle};
 use crate::{
     clock::Timestamp,
-    decision::{self, Decision},
+    decision::{self, Decision, History},
     error::StoreError,
     outcome::Outcome,
     store::{AttemptLog, Expired, Next, Overdue, RegisteredTerms, Settled, Settlement},
@@ -106,9 +106,11 @@ async fn sweep_expired(
 
 fn judge_expired(lost: &Expired, terms: &RegisteredTerms, now: Timestamp) -> Settlement {
     let outcome = Outcome::lease_ended();
-    let decision =
-        decision::decide(&terms.policy, &terms.contract, terms.timeout, &lost.history, &outcome, now);
-    let uncertain = decision::uncertain_after(&lost.history, &outcome, &decision);
+    // Whoever held it may have sent it until the very end of the lease.
+    let travels_until = lost.history.travels_until.max(Some(lost.lease_until));
+    let history = History { travels_until, ..lost.history.clone() };
+    let decision = decision::decide(&terms.policy, &terms.contract, terms.timeout, &history, &outcome, now);
+    let uncertain = decision::uncertain_after(&history, &outcome, &decision);
     Settlement {
         id: lost.id,
         token: lost.token,

@@ -114,7 +114,7 @@ fn every_change_that_a_person_may_order_is_a_legal_transition() {
             Change::DueNow => State::Ready,
             Change::RequestCancel | Change::Redact => continue,
             Change::End(state) => state,
-            Change::Park(_) => State::InDoubt,
+            Change::Park(_) | Change::Probe(..) => State::InDoubt,
         };
         assert!(subject.state.transition_to(to).is_some(), "{verb:?}: {} → {to}", subject.state);
         assert!(

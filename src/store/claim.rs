@@ -134,7 +134,8 @@ pub struct Settlement {
     pub sweep_at: Option<Timestamp>,
     /// What the downstream said: stored with the outcome.
     pub response: Option<Response>,
-    /// The vendor stored this refusal under the key: the failed effect can only be reissued.
+    /// The vendor stored this refusal under the key: the failed effect can only be reissued. Of an effect that stays: it stored
+    /// a server error, so that a probe's *absent* does not prove that nothing will be applied.
     pub refusal_stored: bool,
 }
 

@@ -11,6 +11,7 @@ pub mod identity;
 mod page;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod probe;
 mod retain;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
@@ -28,6 +29,7 @@ pub use page::{
     Audited, Content, Count, DownstreamInfo, Filter, Intent, LoggedAttempt, Look, PAGE_MAX, Status,
     WorkerInfo,
 };
+pub use probe::{DueProbe, ProbeSettlement, ProbeWant, Probes};
 pub use retain::{Batch, Retain, Retention, Step};
 
 use crate::{
@@ -82,7 +84,7 @@ pub type TermsIds = Vec<(Arc<str>, Option<String>, i64)>;
 /// The engine's verbs. Every method is one transaction; an error means that nothing is known of its effect, and the caller
 /// may repeat it. Dropping a future may leave a connection in a transaction: run these in tasks that are never aborted.
 #[async_trait::async_trait]
-pub trait Store: Budget + Retain + identity::Identify {
+pub trait Store: Budget + Probes + Retain + identity::Identify {
     /// Makes names, contracts and terms known, and the worker live. Equal terms keep their number. An operation that a
     /// downstream lists neither there nor as kept is no operation of today. Where a window became narrower, or the key promises nothing any
     /// more, `sweep_at` of its uncertain effects moves to the earlier time.

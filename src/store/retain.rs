@@ -93,6 +93,9 @@ pub struct Batch {
     pub more: bool,
     /// Somebody else is at this step: nothing was done.
     pub elsewhere: bool,
+    /// How long others may have had to wait for it. What it waited for others itself is not counted: a busy database is no
+    /// reason for smaller batches.
+    pub held: Duration,
 }
 
 /// Dropping what was kept long enough.

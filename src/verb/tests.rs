@@ -37,6 +37,7 @@ fn subject(state: State, uncertain: bool) -> Subject {
         resend: false,
         cancel_requested: false,
         applied_late: false,
+        travels_until: None,
     };
     Subject {
         state,
@@ -190,4 +191,17 @@ fn what_was_superseded_or_refused_for_good_is_not_sent_again() {
     assert_eq!(retry(Subject { payload_dropped: true, ..failed() }), Err(Refusal::PayloadDropped));
     let superseded = Subject { superseded: true, ..subject(State::InDoubt, true) };
     assert_eq!(judge(&Verb::Resend, &somebody(), None, &superseded, NOW), Err(Refusal::Superseded));
+}
+
+#[test]
+fn a_cancel_of_an_uncertain_effect_that_can_be_asked_about_waits_until_its_request_cannot_travel() {
+    let contract = Contract { can_probe: true, ..Contract::none(OnUnknown::Hold) };
+    let why = "cancelled while its outcome was unknown".to_owned();
+    for (quiet_at, at) in [(None, NOW), (Some(NOW.minus(HOUR)), NOW), (Some(NOW.plus(HOUR)), NOW.plus(HOUR))]
+    {
+        let subject =
+            Subject { contract: Some(contract.clone()), quiet_at, ..subject(State::Retrying, true) };
+        let change = judge(&Verb::Cancel, &somebody(), None, &subject, NOW);
+        assert_eq!(change, Ok(Change::Probe(at, why.clone())));
+    }
 }

@@ -21,6 +21,7 @@ mod fleet_metrics;
 mod hostile;
 mod ledger;
 mod ledger_proxy;
+mod localstripe;
 mod main_run;
 mod manual;
 mod network;

@@ -12,9 +12,9 @@ use aftercommit::{
     downstream::Rate,
     error::StoreError,
     store::{
-        Batch, Budget, Claim, Database, Expired, Granted, Holds, Late, LateAnswer, Origin, Overdue,
-        RegisteredTerms, Registration, Report, Retain, Retention, Settled, Settlement, Step, Store, TermsIds,
-        Token, Want,
+        Batch, Budget, Claim, Database, DueProbe, Expired, Granted, Holds, Late, LateAnswer, Origin, Overdue,
+        ProbeSettlement, ProbeWant, Probes, RegisteredTerms, Registration, Report, Retain, Retention,
+        Settled, Settlement, Step, Store, TermsIds, Token, Want,
         identity::{Hold, Identify, Identity, Lifted, Mismatch},
     },
     verb::Actor,
@@ -30,6 +30,8 @@ pub(super) enum Op {
     Settle,
     Expired,
     Budget,
+    ClaimProbes,
+    SettleProbe,
 }
 
 /// When an operation fails.
@@ -283,5 +285,20 @@ impl Identify for FaultyStore {
 
     async fn lift_hold(&self, actor: &Actor) -> Result<Lifted, StoreError> {
         self.inner.lift_hold(actor).await
+    }
+}
+
+#[async_trait::async_trait]
+impl Probes for FaultyStore {
+    async fn claim_probes(&self, wants: &[ProbeWant]) -> Result<Vec<DueProbe>, StoreError> {
+        self.around(Op::ClaimProbes, self.inner.claim_probes(wants)).await
+    }
+
+    async fn settle_probe(&self, settlement: &ProbeSettlement) -> Result<Settled, StoreError> {
+        self.around(Op::SettleProbe, self.inner.settle_probe(settlement)).await
+    }
+
+    async fn probe_is_due(&self, downstreams: &[Arc<str>]) -> Result<bool, StoreError> {
+        self.inner.probe_is_due(downstreams).await
     }
 }

@@ -10,6 +10,7 @@ mod figures;
 mod hold;
 mod leases;
 mod outages;
+mod probes;
 mod profiles;
 mod retention;
 mod shutdown;

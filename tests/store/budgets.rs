@@ -153,10 +153,8 @@ async fn a_pause_and_a_resume_say_when_there_is_nothing_to_do(db: &TestDatabase)
     let acted = db.store.resume("pay", &person()).await.expect("resuming works");
     assert_eq!(acted, PauseActed::AsItWas(None));
     db.store.pause("pay", &person()).await.expect("pausing works");
-    match db.store.pause("pay", &person()).await.expect("pausing works") {
-        PauseActed::AsItWas(Some(paused)) => assert_eq!(paused.who, "ann"),
-        other @ (PauseActed::Done | PauseActed::AsItWas(_) | PauseActed::NotFound) => panic!("{other:?}"),
-    }
+    let again = db.store.pause("pay", &person()).await.expect("pausing works");
+    assert!(matches!(&again, PauseActed::AsItWas(Some(paused)) if paused.who == "ann"), "{again:?}");
     assert_eq!(db.store.pause("other", &person()).await.expect("asking works"), PauseActed::NotFound);
     assert_eq!(db.store.resume("other", &person()).await.expect("asking works"), PauseActed::NotFound);
     assert_eq!(db.store.audit(None, 10).await.expect("the audit is readable").len(), 1);

@@ -18,6 +18,7 @@ mod late;
 mod leases;
 mod matrix;
 mod orphans;
+mod probes;
 mod purging;
 mod registry;
 mod retention;

@@ -1,5 +1,6 @@
 //! What the tests stand on: a fresh database per test, builders, a scripted downstream, bounded waiting, printed seeds.
 
+mod asked;
 mod builders;
 mod cases;
 mod chance;
@@ -9,6 +10,7 @@ mod scripted;
 mod sql;
 mod wait;
 
+pub(crate) use asked::{Asked, Look};
 pub(crate) use builders::{
     LEASE, Settling, WINDOW, Worker, answer, key_terms, lookup_terms, none_terms, registered, registration,
     served, terms, want,

@@ -119,7 +119,7 @@ impl Setting for Predicate {
     }
 }
 
-fn json(value: &Value) -> Option<serde_json::Value> {
+pub(crate) fn json(value: &Value) -> Option<serde_json::Value> {
     match value {
         Value::Text(text) => Some(text.as_str().into()),
         Value::Bool(yes) => Some((*yes).into()),

@@ -12,6 +12,7 @@ use super::{
     ConfigError,
     answers::{AnswerRule, Marker, Predicate, StatusRule, is_pointer},
     key::{KeyFormat, KeyIn},
+    probe::WrittenProbe,
     section::Section,
     tree::{Node, Origin},
     values::{Setting, duration, quoted, show_duration},
@@ -162,12 +163,6 @@ impl Written {
     }
 
     fn validate(&self, section: &Section<'_>) -> Result<(), ConfigError> {
-        if self.dedupe == Some(Dedupe::Lookup) {
-            return Err(section.error(
-                "dedupe",
-                "\"lookup\" is not supported yet: use \"none\" with on_unknown = \"hold\", which parks what is unknown",
-            ));
-        }
         if self.code_at.iter().flatten().any(|pointer| !is_pointer(pointer)) {
             return Err(section.error("code_at", "must be a list of JSON pointers such as \"/error/code\""));
         }
@@ -226,10 +221,15 @@ impl Written {
     }
 
     /// The contract, as decisions need it; validated against `timeout`.
-    pub(crate) fn contract(&self, timeout: Duration) -> Result<Contract, String> {
+    pub(crate) fn contract(
+        &self,
+        timeout: Duration,
+        probe: Option<&WrittenProbe>,
+    ) -> Result<Contract, String> {
         let dedupe = self.dedupe.ok_or_else(|| {
             "dedupe is missing: write \"key\" (with a window) or \"none\", or name a profile".to_owned()
         })?;
+        let absent_after = probe.and_then(|probe| probe.absent_after(dedupe));
         let key = KeyRule {
             min_len: key_len("min_key_len", self.min_key_len, KEY_LEN.0)?,
             max_len: key_len("max_key_len", self.max_key_len, KEY_LEN.1)?,
@@ -248,8 +248,8 @@ impl Written {
             margin: self.margin.unwrap_or(DEFAULT_MARGIN),
             stores: self.stores.unwrap_or_default(),
             key,
-            can_probe: false,
-            absent_after: Duration::ZERO,
+            can_probe: absent_after.is_some(),
+            absent_after: absent_after.unwrap_or_default(),
         };
         if let (Dedupe::Key, Some(Window::For(window))) = (dedupe, contract.window)
             && window <= timeout.saturating_add(contract.margin)

@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 use super::{
     ConfigError,
     contract::Written,
+    probe::WrittenProbe,
     section::{Section, nearest},
     tree::Origin,
     values::{Rate, Secrets, show_duration},
@@ -33,6 +34,7 @@ const LATER_KINDS: &[&str] = &["smtp", "amqp", "nats", "redis", "sql", "kafka", 
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
     pub(crate) written: Written,
+    pub(crate) probe: Option<WrittenProbe>,
     pub(crate) contract: Contract,
     pub(crate) policy: Policy,
     pub(crate) timeout: Duration,
@@ -105,12 +107,7 @@ impl DownstreamSettings {
         let place = section.place("").to_string();
         let auth_place = section.place("auth").to_string();
         let (kind, read_kind) = kind(&section)?;
-        for (key, instead) in [
-            ("on_outcome", "read the outcome from aftercommit.status"),
-            ("probe", "use dedupe = \"none\" with on_unknown = \"hold\""),
-        ] {
-            section.not_yet(key, instead)?;
-        }
+        section.not_yet("on_outcome", "read the outcome from aftercommit.status")?;
         let key_prefix: String = section.get_or("key_prefix", String::new())?;
         if !key_prefix.bytes().all(|byte| (b'!'..=b'~').contains(&byte)) {
             return Err(section.error("key_prefix", "must be printable ASCII without spaces"));
@@ -312,7 +309,8 @@ fn default_operation(section: &Section<'_>) -> Result<Operation, ConfigError> {
     let timeout = timeout(section, TIMEOUT)?;
     let mut policy = policy(&section.child("retry")?, &Policy::default())?;
     policy.max_pause = section.get_or("max_pause", policy.max_pause)?;
-    operation(section, written, policy, timeout)
+    let probe = WrittenProbe::read(section, None)?;
+    operation(section, (written, probe), policy, timeout)
 }
 
 fn operations<'s>(
@@ -329,7 +327,8 @@ fn operations<'s>(
         written.note_into(&contract, &default.written, &Origin::Downstream(downstream.into()));
         let timeout = timeout(&section, default.timeout)?;
         let policy = policy(&section.child("retry")?, &default.policy)?;
-        let operation = operation(&section, written, policy, timeout)?;
+        let probe = WrittenProbe::read(&section, default.probe.as_ref())?;
+        let operation = operation(&section, (written, probe), policy, timeout)?;
         operations.push((name, section, operation));
     }
     Ok(operations)
@@ -337,12 +336,20 @@ fn operations<'s>(
 
 fn operation(
     section: &Section<'_>,
-    written: Written,
+    (written, probe): (Written, Option<WrittenProbe>),
     policy: Policy,
     timeout: Duration,
 ) -> Result<Operation, ConfigError> {
-    let contract = written.contract(timeout).map_err(|problem| section.error("contract", problem))?;
-    Ok(Operation { written, contract, policy, timeout })
+    let contract =
+        written.contract(timeout, probe.as_ref()).map_err(|problem| section.error("contract", problem))?;
+    // A downstream's probe may be meant for operations that refine its contract; an operation's own is meant for itself.
+    if section.has("probe") && !contract.can_probe && !section.has("operations") {
+        return Err(section.error(
+            "probe",
+            "is never made: a downstream that can be asked has contract = { dedupe = \"lookup\" }, or \"key\" with a window",
+        ));
+    }
+    Ok(Operation { written, probe, contract, policy, timeout })
 }
 
 fn timeout(section: &Section<'_>, default: Duration) -> Result<Duration, ConfigError> {

@@ -12,12 +12,14 @@ mod horizon;
 mod init;
 mod key;
 mod pooler;
+mod probe;
 mod section;
 mod show;
 #[cfg(test)]
 mod tests;
 mod tree;
 mod values;
+mod worker;
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -33,6 +35,7 @@ pub use downstream::{DownstreamSettings, registered};
 pub use error::{ConfigError, Finding};
 pub use init::init;
 pub(crate) use key::{KeyFormat, KeyIn};
+pub(crate) use probe::{Sight, WrittenProbe};
 pub(crate) use section::{Log, Section};
 pub(crate) use tree::{Node, parse as parse_toml};
 pub use values::SecretRef;
@@ -42,15 +45,8 @@ use section::Effective;
 pub use section::nearest;
 pub use show::{Shown, masked_url};
 use tree::{Origin, Table};
+pub use worker::Worker;
 
-/// What a lease is unless a timeout asks for more.
-const LEASE: Duration = Duration::from_secs(30);
-/// How long a worker sleeps when nothing is due and no hint came.
-const POLL: Duration = Duration::from_secs(1);
-/// Attempts at one time over all downstreams.
-const CONCURRENCY: u32 = 64;
-/// Less than the 30 s that container platforms wait before they kill.
-const SHUTDOWN_GRACE: Duration = Duration::from_secs(25);
 /// Loopback: anything else requires auth.
 const LISTEN: &str = "127.0.0.1:7799";
 const DAY: Duration = Duration::from_secs(86_400);
@@ -87,24 +83,6 @@ pub struct Settings {
     pub downstreams: BTreeMap<String, DownstreamSettings>,
     secrets: Secrets,
     effective: Vec<Effective>,
-}
-
-/// `[worker]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Worker {
-    /// How long a claim holds unless renewed, where a downstream does not say.
-    pub lease: Duration,
-    /// How long it sleeps when nothing is due and no hint came.
-    pub poll: Duration,
-    /// Attempts at one time over all downstreams.
-    pub concurrency: u32,
-    /// How long open calls may go on once it was asked to stop.
-    pub shutdown_grace: Duration,
-    /// The file in which it remembers its database; `None`: where a service keeps its state, else
-    /// beside the configuration.
-    pub journal: Option<PathBuf>,
-    /// Where it serves health and metrics; nowhere unless it is set.
-    pub listen: Option<std::net::SocketAddr>,
 }
 
 /// `[retention]`.
@@ -158,10 +136,10 @@ impl Settings {
             part(&log, given(&root, "database", sources.dev.then_some("sqlite:aftercommit-dev.db")));
         let environment = part(&log, given(&root, "environment", sources.dev.then_some("dev")));
         let pooler = part(&log, pooler::read(&root, sources));
-        let worker = part(&log, root.child("worker").and_then(worker));
+        let worker = part(&log, root.child("worker").and_then(worker::read));
         let retention = part(&log, root.child("retention").and_then(retention));
         let dashboard = part(&log, root.child("dashboard").and_then(dashboard));
-        let lease = worker.as_ref().map_or(LEASE, |worker| worker.lease);
+        let lease = worker.as_ref().map_or(worker::LEASE, |worker| worker.lease);
         let downstreams =
             part(&log, root.child("downstream")).map(|section| downstreams(&section, lease, &log));
         // What is missing is told only after a misspelt key that may be it.
@@ -334,31 +312,6 @@ fn downstreams(section: &Section<'_>, lease: Duration, log: &Log) -> BTreeMap<St
         }
     }
     downstreams
-}
-
-fn worker(section: Section<'_>) -> Result<Worker, ConfigError> {
-    let worker = Worker {
-        lease: section.get_or("lease", LEASE)?,
-        poll: section.get_or("poll", POLL)?,
-        concurrency: section.get_or("concurrency", CONCURRENCY)?,
-        shutdown_grace: section.get_or("shutdown_grace", SHUTDOWN_GRACE)?,
-        journal: section.get::<String>("journal")?.filter(|path| !path.is_empty()).map(PathBuf::from),
-        listen: section
-            .get::<String>("listen")?
-            .map(|text| address(&section, &text, "127.0.0.1:7798"))
-            .transpose()?,
-    };
-    if worker.lease < aftercommit::engine::LEASE_MARGIN {
-        return Err(section.error("lease", "must be at least 2s, and outlast every timeout by 2s"));
-    }
-    if worker.poll.is_zero() {
-        return Err(section.error("poll", "must be more than zero: 1s is the default"));
-    }
-    if worker.concurrency == 0 {
-        return Err(section.error("concurrency", "must be at least 1"));
-    }
-    section.finish()?;
-    Ok(worker)
 }
 
 fn retention(section: Section<'_>) -> Result<Retention, ConfigError> {

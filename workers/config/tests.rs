@@ -276,8 +276,6 @@ fn settings_that_contradict_each_other_are_refused() {
 fn what_is_planned_is_refused_and_not_ignored() {
     for text in [
         format!("{SHOP}on_outcome = \"billing.on_effect\"\n"),
-        format!("{SHOP}[downstream.shop.probe]\nmethod = \"GET\"\n"),
-        format!("{SHOP}contract = {{ dedupe = \"lookup\" }}\n"),
         "[downstream.mail]\nkind = \"smtp\"\nserver = \"smtp://x\"\n".to_owned(),
         "[dashboard]\nauth = { tokens = [] }\n".to_owned(),
     ] {

@@ -10,6 +10,7 @@ use url::Url;
 use super::{
     HttpDownstream,
     egress::{self, SystemNames, Target},
+    probe::Question,
     template::Template,
 };
 use crate::config::{
@@ -57,6 +58,7 @@ pub(super) struct Call {
     pub(super) dedupe: Dedupe,
     pub(super) answers: Answers,
     pub(super) timeout: Duration,
+    pub(super) probe: Option<Question>,
 }
 
 /// An `http` downstream.
@@ -228,6 +230,7 @@ fn call(section: &Section<'_>, operation: &Operation, keys: CallKeys) -> Result<
         dedupe: operation.contract.dedupe,
         answers,
         timeout: operation.timeout,
+        probe: Question::read(section, operation)?,
     };
     let has_key = call.path.as_ref().is_some_and(Template::has_key);
     // The default operation has no path of its own; one whose key stands in the path is refused when it is called.

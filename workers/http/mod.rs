@@ -10,6 +10,8 @@ mod config;
 mod egress;
 mod form;
 mod json;
+mod predicate;
+mod probe;
 mod request;
 mod retry_after;
 mod send;
@@ -22,9 +24,9 @@ use std::sync::Arc;
 
 use aftercommit::{
     clock::{Clock, SystemClock},
-    downstream::{Attempt, Downstream},
+    downstream::{Attempt, Downstream, Probe},
     effect::Effect,
-    outcome::{About, Finding, Outcome, Phase, Response},
+    outcome::{About, Finding, Outcome, Phase, Probed, Response, Sighting},
 };
 use reqwest::{
     dns::Resolve,
@@ -129,8 +131,18 @@ impl Downstream for HttpDownstream {
 
     async fn deliver(&self, attempt: &Attempt) -> Outcome {
         let mut outcome = self.send(attempt).await;
-        self.veil.cover(&mut outcome);
+        self.veil.cover(&mut outcome.reason, outcome.response.as_mut());
         outcome
+    }
+
+    async fn probe(&self, probe: &Probe) -> Probed {
+        let call = self.http.call(probe.effect.operation.as_deref());
+        let mut probed = match call.and_then(|call| Some((call, call.probe.as_ref()?))) {
+            Some((call, question)) => self.ask(call, question, probe).await,
+            None => Probed::new(Sighting::Impossible, "the configuration has no probe for it"),
+        };
+        self.veil.cover(&mut probed.reason, probed.response.as_mut());
+        probed
     }
 }
 

@@ -138,10 +138,34 @@ fn url(http: &Http, call: &Call, effect: &Effect, key: &str) -> Result<Url, Stri
     if let KeyIn::Query(name) = &call.key_in {
         put_key(&mut query, name, key)?;
     }
+    placed(base, &path, &query)
+}
+
+/// A request that asks and applies nothing: at `path` below the base URL, with these parts of a query.
+pub(super) fn question(
+    http: &Http,
+    method: &Method,
+    path: &str,
+    queries: &[Option<&str>],
+) -> Result<Rendered, String> {
+    let base = http.base.as_ref().ok_or("the downstream has no base_url, and a probe asks there")?;
+    let path = format!("{}{path}", base.path().trim_end_matches('/'));
+    let queries: Vec<&str> = std::iter::once(base.query()).chain(queries.iter().copied()).flatten().collect();
+    let mut headers = HeaderMap::new();
+    for (name, value) in &http.headers {
+        let (name, value) = header(name, value)?;
+        headers.insert(name, value);
+    }
+    let url = placed(base, &path, &queries.join("&"))?;
+    Ok(Rendered { method: method.clone(), url, headers, body: Bytes::new() })
+}
+
+/// At the downstream's own origin, whatever path and query say.
+fn placed(base: &Url, path: &str, query: &str) -> Result<Url, String> {
     let mut text = format!("{}{path}", base.origin().ascii_serialization());
     if !query.is_empty() {
         text.push('?');
-        text.push_str(&query);
+        text.push_str(query);
     }
     let url = Url::parse(&text).map_err(|_error| "the path cannot stand in a URL".to_owned())?;
     // A parser that resolves or re-encodes anything would send another request than the one that was rendered.

@@ -5,7 +5,7 @@
 //! made of an answer: so only a secret that stands by itself is hidden, never a part of a longer token that happens to hold it,
 //! and of JSON only what its strings hold.
 
-use aftercommit::outcome::Outcome;
+use aftercommit::outcome::Response;
 use base64::Engine as _;
 
 use super::config::Auth;
@@ -37,12 +37,12 @@ impl Veil {
     }
 
     /// Hides them in whatever will be stored or shown. Letters' case does not matter: a host repeats a secret in lower case.
-    pub(super) fn cover(&self, outcome: &mut Outcome) {
-        let mut reason = std::mem::take(&mut outcome.reason).into_bytes();
-        self.cover_bytes(&mut reason, Cut::Whole);
+    pub(super) fn cover(&self, reason: &mut String, response: Option<&mut Response>) {
+        let mut bytes = std::mem::take(reason).into_bytes();
+        self.cover_bytes(&mut bytes, Cut::Whole);
         // A secret that begins or ends inside a character leaves none of it: then less is shown rather than more.
-        outcome.reason = String::from_utf8_lossy(&reason).into_owned();
-        if let Some(response) = &mut outcome.response {
+        *reason = String::from_utf8_lossy(&bytes).into_owned();
+        if let Some(response) = response {
             let cut = if response.truncated { Cut::AtItsEnd } else { Cut::Whole };
             self.cover_bytes(&mut response.body, cut);
         }

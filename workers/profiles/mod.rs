@@ -117,7 +117,7 @@ impl Contents {
             open: root.children("open")?.iter().map(Open::read).collect::<Result<_, _>>()?,
         };
         root.finished()?;
-        contents.contract.contract(TIMEOUT).map_err(|problem| contract.error("", problem))?;
+        contents.contract.contract(TIMEOUT, None).map_err(|problem| contract.error("", problem))?;
         contents.contract.answers().map_err(|problem| contract.error("", problem))?;
         Ok(contents)
     }

@@ -143,6 +143,7 @@ fn what_is_held_keeps_its_place_waits_for_the_end_or_is_parked() {
         tries: 1,
         started_at: now,
         first_sent_at: Some(now),
+        travels_until: None,
         window_at_claim: terms.contract.window,
         expires_at: None,
         resend: false,

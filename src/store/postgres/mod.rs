@@ -20,6 +20,7 @@ mod intent;
 mod late;
 mod migrate;
 mod operate;
+mod probe;
 mod register;
 mod retain;
 mod row;

@@ -41,7 +41,7 @@ ON CONFLICT DO NOTHING";
 const SUBJECT: &str = concat!(
     "SELECT ",
     history_columns!(),
-    ", clock_timestamp() AS now_at, q.quiet_at, sent.request_sha256 AS sent_sha256, today.request_sha256 AS today_sha256,
+    ", clock_timestamp() AS now_at, sent.request_sha256 AS sent_sha256, today.request_sha256 AS today_sha256,
   today.id AS today_id, today.contract::text AS contract,
   o.superseded_by IS NOT NULL AS superseded, coalesce(o.refusal_stored, false) AS refusal_stored,
   e.fingerprint IS NOT NULL AS payload_dropped
@@ -80,7 +80,7 @@ WHERE id = $1";
 const REQUEST_CANCEL: &str = "UPDATE aftercommit.queue SET cancel_requested = true WHERE id = $1";
 
 const PARK: &str = "UPDATE aftercommit.queue
-SET lane = 'd', due_at = NULL, token = nextval('aftercommit.tokens'), swept = false, sweep_at = NULL,
+SET lane = 'd', due_at = $3, token = nextval('aftercommit.tokens'), swept = false, sweep_at = NULL,
     cancel_requested = true, note = $2
 WHERE id = $1";
 
@@ -195,9 +195,8 @@ async fn apply(
         Change::OneResend => ONE_RESEND,
         Change::RequestCancel => REQUEST_CANCEL,
         Change::Redact => REDACT,
-        Change::Park(why) => {
-            return tx.execute(sql(PARK).bind(id.get()).bind(sentence(why))).await.map(drop);
-        }
+        Change::Park(why) => return park(tx, id, why, None).await,
+        Change::Probe(at, why) => return park(tx, id, why, Some(*at)).await,
         Change::End(state) => return end(tx, id, verb, (actor, *state)).await,
     };
     tx.execute(sql(simple).bind(id.get())).await?;
@@ -205,8 +204,19 @@ async fn apply(
         Change::NewHistory | Change::DueNow | Change::OneResend => {
             tx.execute(sql("SELECT pg_notify($1, '')").bind(CHANNEL)).await.map(drop)
         }
-        Change::RequestCancel | Change::Redact | Change::Park(_) | Change::End(_) => Ok(()),
+        Change::RequestCancel | Change::Redact | Change::Park(_) | Change::Probe(..) | Change::End(_) => {
+            Ok(())
+        }
     }
+}
+
+async fn park(
+    tx: &mut Tx<'_>,
+    id: EffectId,
+    why: &str,
+    probe_at: Option<Timestamp>,
+) -> Result<(), sqlx::Error> {
+    tx.execute(sql(PARK).bind(id.get()).bind(sentence(why)).bind(probe_at)).await.map(drop)
 }
 
 async fn end(

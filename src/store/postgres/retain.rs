@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use sqlx::postgres::PgRow;
+use tokio::time::Instant;
 
 use super::{
     PgStore, row,
@@ -139,8 +140,9 @@ impl Retain for PgStore {
             Step::Keys => return self.drop_keys(age, limit).await,
         };
         let statement = sql(text).bind(step.as_str()).bind(micros(age)).bind(i64::from(limit));
+        let began = Instant::now();
         let row = self.one(statement).await.map_err(StoreError::during(DOING))?;
-        batch(&row)
+        batch(&row, began.elapsed())
     }
 
     async fn due(&self, step: Step, retention: &Retention) -> Result<u64, StoreError> {
@@ -168,13 +170,15 @@ impl PgStore {
     async fn drop_keys(&self, age: Duration, limit: u32) -> Result<Batch, StoreError> {
         let mut tx = Tx::begin(&self.pool).await.map_err(StoreError::during(DOING))?;
         let statement = sql(KEYS).bind(Step::Keys.as_str()).bind(micros(age)).bind(i64::from(limit));
+        let began = Instant::now();
         let row = tx.one(statement).await.map_err(StoreError::during(DOING))?;
         let ids: Option<Vec<i64>> = row::get(&row, "ids")?;
         if let Some(ids) = ids {
             forget_audit(&mut tx, &ids, micros(age)).await.map_err(StoreError::during(DOING))?;
         }
+        let held = began.elapsed();
         tx.commit().await.map_err(StoreError::during(DOING))?;
-        batch(&row)
+        batch(&row, held)
     }
 }
 
@@ -183,11 +187,12 @@ fn micros(age: Duration) -> i64 {
     duration_micros(age).min(3_155_760_000_000_000)
 }
 
-fn batch(row: &PgRow) -> Result<Batch, StoreError> {
+fn batch(row: &PgRow, held: Duration) -> Result<Batch, StoreError> {
     Ok(Batch {
         effects: row::sum(row, "effects")?,
         more: row::get(row, "more")?,
         elsewhere: row::get(row, "elsewhere")?,
+        held,
     })
 }
 

@@ -183,7 +183,7 @@ impl PgStore {
     }
 
     pub(super) async fn fold_and_forget(&self) -> Result<(), StoreError> {
-        for text in [FOLD_COUNTERS, FORGET_WORKERS, DROP_CLAIMS, FORGET_ORIGINS] {
+        for text in [FOLD_COUNTERS, FORGET_WORKERS, DROP_CLAIMS, FORGET_ORIGINS, super::probe::FORGET] {
             self.execute(sql(text)).await.map_err(StoreError::during("tidying up"))?;
         }
         Ok(())

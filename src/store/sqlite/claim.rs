@@ -178,7 +178,7 @@ impl<'w> Terms<'w> {
     }
 }
 
-fn effect(fields: &Fields<'_>, id: i64, downstream: &Arc<str>) -> Result<Effect, StoreError> {
+pub(super) fn effect(fields: &Fields<'_>, id: i64, downstream: &Arc<str>) -> Result<Effect, StoreError> {
     if fields.text("downstream")? != **downstream {
         return Err(fields.corrupt("downstream", "the queue names another downstream"));
     }

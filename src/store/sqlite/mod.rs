@@ -18,6 +18,7 @@ mod intent;
 mod late;
 mod migrate;
 mod operate;
+mod probe;
 mod register;
 mod retain;
 mod row;

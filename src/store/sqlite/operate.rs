@@ -63,7 +63,12 @@ pub(super) async fn act(
     };
     match &change {
         Change::End(state) => end(conn, &target, *state, (verb, actor), now).await?,
-        Change::NewHistory | Change::DueNow | Change::OneResend | Change::RequestCancel | Change::Park(_) => {
+        Change::NewHistory
+        | Change::DueNow
+        | Change::OneResend
+        | Change::RequestCancel
+        | Change::Park(_)
+        | Change::Probe(..) => {
             requeue(conn, &target, &change, now).await?;
         }
         Change::Redact => retain::redact(conn, id.get()).await?,
@@ -104,7 +109,7 @@ async fn adopt(conn: &mut SqliteConnection, id: i64) -> Result<(), sqlx::Error> 
 
 async fn load(conn: &mut SqliteConnection, id: i64, now: Timestamp) -> Result<Option<Target>, StoreError> {
     let sql = format!(
-        "SELECT e.id, e.downstream, o.effect_id IS NOT NULL AS ended, {HISTORY}, q.quiet_at, \
+        "SELECT e.id, e.downstream, o.effect_id IS NOT NULL AS ended, {HISTORY}, \
              CASE WHEN o.effect_id IS NOT NULL THEN o.state ELSE {QUEUE_STATE} END AS state, \
              coalesce(q.token, o.token) AS token, coalesce(q.number, o.number) AS number, \
              coalesce(q.sent_before, o.sent_before) AS was_sent, p.request_sha256 AS sent, \
@@ -208,9 +213,9 @@ async fn requeue(
             "UPDATE aftercommit_queue SET lane = 'r', due_at = ?2, token = ?3, resend = 1, cancel_requested = 0, \
                  sweep_at = expires_at WHERE id = ?1"
         }
-        Change::Park(_) => {
-            "UPDATE aftercommit_queue SET lane = 'd', due_at = NULL, sweep_at = NULL, token = ?3, note = ?4 \
-             WHERE id = ?1 AND ?2 IS NOT NULL"
+        Change::Park(_) | Change::Probe(..) => {
+            "UPDATE aftercommit_queue SET lane = 'd', due_at = ?5, sweep_at = NULL, token = ?3, note = ?4, \
+                 cancel_requested = 1 WHERE id = ?1 AND ?2 IS NOT NULL"
         }
         Change::NewHistory => {
             "INSERT INTO aftercommit_queue \
@@ -224,8 +229,18 @@ async fn requeue(
     if !matches!(change, Change::RequestCancel) {
         query = query.bind(now.micros()).bind(next_token(conn).await?.get());
     }
-    if let Change::Park(why) = change {
-        query = query.bind(stored_text(why, REASON_MAX));
+    let parked = match change {
+        Change::Park(why) => Some((why, None)),
+        Change::Probe(at, why) => Some((why, Some(at.micros()))),
+        Change::NewHistory
+        | Change::DueNow
+        | Change::OneResend
+        | Change::RequestCancel
+        | Change::Redact
+        | Change::End(_) => None,
+    };
+    if let Some((why, probe_at)) = parked {
+        query = query.bind(stored_text(why, REASON_MAX)).bind(probe_at);
     }
     query.execute(&mut *conn).await.map_err(StoreError::during(DOING))?;
     if matches!(change, Change::NewHistory) {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use sqlx::SqliteConnection;
+use tokio::time::Instant;
 
 use super::{
     SqliteStore,
@@ -69,6 +70,7 @@ impl Retain for SqliteStore {
         }
         self.write(DOING, move |conn, now| {
             Box::pin(async move {
+                let began = Instant::now();
                 let ids = due(conn, step, (now.minus(age), limit)).await?;
                 let effects = u64::try_from(ids.len()).unwrap_or(u64::MAX);
                 match step {
@@ -77,7 +79,12 @@ impl Retain for SqliteStore {
                     Step::Keys => drop_keys(conn, &ids).await,
                 }
                 .map_err(StoreError::during(DOING))?;
-                Ok(Batch { effects, more: effects >= u64::from(limit), elsewhere: false })
+                Ok(Batch {
+                    effects,
+                    more: effects >= u64::from(limit),
+                    elsewhere: false,
+                    held: began.elapsed(),
+                })
             })
         })
         .await

@@ -334,6 +334,7 @@ fn told(context: &Context, change: &Change, now: &Status) -> anyhow::Result<()> 
         Change::End(state) => format!("{state} now"),
         Change::Park(why) => format!("in doubt: {why}"),
         Change::Redact => "redacted; its key and its outcome are kept".to_owned(),
+        Change::Probe(at, why) => format!("in doubt, to be probed at {at}: {why}"),
     };
     data(format!("Effect {} is {what}.", now.id))?;
     Ok(())

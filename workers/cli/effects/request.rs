@@ -27,9 +27,9 @@ use crate::cli::{
 pub(super) async fn read(
     store: &dyn Database,
     id: EffectId,
-    content: bool,
+    look: Look,
 ) -> anyhow::Result<Option<Intent>> {
-    let look = if content { Look::Whole } else { Look::Size };
+    let content = look == Look::Whole;
     match store.intent(id, look).await {
         Ok(intent) => Ok(intent),
         Err(problem) if problem.is_forbidden() && content => Err(fail(
@@ -41,8 +41,20 @@ pub(super) async fn read(
     }
 }
 
+/// A target as far as it may be shown: its path and query may be as secret as a password (webhook URLs are), so they belong to
+/// the content.
+fn shown(target: &str, look: Look) -> String {
+    if look == Look::Whole {
+        return target.to_owned();
+    }
+    match url::Url::parse(target).ok().filter(url::Url::has_host).map(|url| url.origin().ascii_serialization()) {
+        Some(origin) => format!("{origin}/…"),
+        None => format!("{} (--payload shows them)", plural(u64::try_from(target.chars().count()).unwrap_or(u64::MAX), "character")),
+    }
+}
+
 /// Lines below the others of `effects show`.
-pub(super) fn lines(intent: &Option<Intent>, now: Timestamp) -> String {
+pub(super) fn lines(intent: &Option<Intent>, look: Look, now: Timestamp) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: Option<String>| {
         if let Some(value) = value {
@@ -53,7 +65,7 @@ pub(super) fn lines(intent: &Option<Intent>, now: Timestamp) -> String {
         line("payload", Some("this login may not read it (nor the target, nor answers)".to_owned()));
         return text;
     };
-    line("target", intent.target.clone());
+    line("target", intent.target.as_deref().map(|target| shown(target, look)));
     line("expires", intent.expires_at.map(|at| utc_and_words(at, now)));
     let bytes = plural(intent.bytes.unwrap_or(0), "byte");
     line(
@@ -86,10 +98,10 @@ pub(super) fn print_content(intent: &Option<Intent>) -> std::io::Result<()> {
 }
 
 /// For `--json`: the payload as it was written, bytes in base64.
-pub(super) fn json(intent: &Option<Intent>) -> Value {
+pub(super) fn json(intent: &Option<Intent>, look: Look) -> Value {
     let Some(intent) = intent else { return Value::Null };
     let mut view = json!({
-        "target": intent.target,
+        "target": intent.target.as_deref().map(|target| shown(target, look)),
         "content_type": intent.content_type,
         "expires_at": intent.expires_at.map(Timestamp::rfc3339),
         "bytes": intent.bytes,

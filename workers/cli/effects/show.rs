@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use aftercommit::{
     clock::Timestamp,
     effect::EffectId,
-    store::{LoggedAttempt, Status},
+    store::{LoggedAttempt, Look, Status},
 };
 use clap::Args;
 
@@ -43,19 +43,20 @@ pub(super) async fn run(context: &Context, args: &ShowArgs) -> anyhow::Result<Ex
     let id = args.id;
     let Some(effect) = store.effect(id).await? else { return Err(absent(id)) };
     let attempts = store.attempts(id).await?;
-    let sent = request::read(store.as_ref(), id, args.payload).await?;
+    let look = if args.payload { Look::Whole } else { Look::Size };
+    let sent = request::read(store.as_ref(), id, look).await?;
     let now = store.now().await?;
     let follows = follow::words(&effect, &attempts, now, context);
     if context.json() {
         let mut view = EffectJson::from(&effect);
         view.attempt_log = Some(attempts.iter().map(AttemptJson::from).collect());
         view.what_follows = Some(follows);
-        view.request = Some(request::json(&sent));
+        view.request = Some(request::json(&sent, look));
         json::print(&view)?;
         return Ok(Exit::Ok);
     }
     // Under the value, so that a long one stays readable.
-    let described = describe(&effect, &attempts, now) + &request::lines(&sent, now);
+    let described = describe(&effect, &attempts, now) + &request::lines(&sent, look, now);
     data(wrapped(&described, width(), 16))?;
     request::print_content(&sent)?;
     if effect.payload_dropped {

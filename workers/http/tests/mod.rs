@@ -4,6 +4,7 @@ mod answers;
 mod egress;
 mod goaway;
 mod hostile;
+mod probes;
 mod rendering;
 mod server;
 

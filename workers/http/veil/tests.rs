@@ -1,4 +1,4 @@
-use aftercommit::outcome::{Finding, Phase, Response};
+use aftercommit::outcome::{Finding, Outcome, Phase};
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 fn stored(secret: &str, body: &str, truncated: bool) -> String {
     let mut outcome = Outcome::new(Finding::Unknown, Phase::Done, "");
     outcome.response = Some(Response { status: Some(500), body: body.into(), truncated });
-    Veil(vec![secret.into()]).cover(&mut outcome);
+    Veil(vec![secret.into()]).cover(&mut outcome.reason, outcome.response.as_mut());
     String::from_utf8(outcome.response.unwrap().body).unwrap()
 }
 
@@ -16,7 +16,7 @@ fn a_secret_is_hidden_wherever_it_stands_and_nothing_else_moves() {
     let body = r#"{"echo":["Bearer s3cret-T0ken","s3cret-T0kens3cret-T0ken"],"é":"s3cret-T0ke"}"#;
     let mut outcome = Outcome::new(Finding::Unknown, Phase::Done, "HTTP 500 (S3CRET-T0KEN): é");
     outcome.response = Some(Response { status: Some(500), body: body.into(), truncated: false });
-    veil.cover(&mut outcome);
+    veil.cover(&mut outcome.reason, outcome.response.as_mut());
     assert_eq!(outcome.reason, "HTTP 500 (************): é");
     let covered = String::from_utf8(outcome.response.unwrap().body).unwrap();
     assert_eq!(covered, body.replace("s3cret-T0ken", "************"));
@@ -86,6 +86,6 @@ fn what_is_too_short_to_be_a_secret_hides_nothing() {
     let secrets = Secrets([("S".to_owned(), "ok".to_owned())].into());
     let veil = Veil::of(&Auth::Bearer(crate::config::SecretRef::Env("S".to_owned())), &secrets);
     let mut outcome = Outcome::new(Finding::Unknown, Phase::Done, "not ok");
-    veil.cover(&mut outcome);
+    veil.cover(&mut outcome.reason, outcome.response.as_mut());
     assert_eq!(outcome.reason, "not ok");
 }
