@@ -24,11 +24,7 @@ use crate::cli::{
 /// # Errors
 ///
 /// When the content was asked for and may not be read, or the database fails.
-pub(super) async fn read(
-    store: &dyn Database,
-    id: EffectId,
-    look: Look,
-) -> anyhow::Result<Option<Intent>> {
+pub(super) async fn read(store: &dyn Database, id: EffectId, look: Look) -> anyhow::Result<Option<Intent>> {
     let content = look == Look::Whole;
     match store.intent(id, look).await {
         Ok(intent) => Ok(intent),
@@ -47,9 +43,16 @@ fn shown(target: &str, look: Look) -> String {
     if look == Look::Whole {
         return target.to_owned();
     }
-    match url::Url::parse(target).ok().filter(url::Url::has_host).map(|url| url.origin().ascii_serialization()) {
+    match url::Url::parse(target)
+        .ok()
+        .filter(url::Url::has_host)
+        .map(|url| url.origin().ascii_serialization())
+    {
         Some(origin) => format!("{origin}/…"),
-        None => format!("{} (--payload shows them)", plural(u64::try_from(target.chars().count()).unwrap_or(u64::MAX), "character")),
+        None => format!(
+            "{} (--payload shows them)",
+            plural(u64::try_from(target.chars().count()).unwrap_or(u64::MAX), "character")
+        ),
     }
 }
 
