@@ -13,7 +13,8 @@ pub struct Outcome {
     pub replayed: bool,
     /// The downstream asked not to be called before this much time has passed.
     pub retry_after: Option<Duration>,
-    /// The downstream did not accept our credentials: no effect will fare better until a person mended them.
+    /// The downstream did not accept the credentials that we sent, or none where it should have had some: no effect will fare
+    /// better until a person mended them. Never of a place that an effect named and that gets none: only that effect wanted it.
     pub credentials_refused: bool,
     /// A sentence for people: what happened, without secrets. At most [`REASON_MAX`] bytes are stored.
     pub reason: String,

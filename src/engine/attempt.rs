@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 
 use super::{
     Counters, Shared, Stop, budget,
-    held_by::{self, Budgets, Hold, Pass, Whose},
+    held_by::{self, Budgets, Hold, Pass},
     lease::{Base, Held},
     settle::Settling,
 };
@@ -123,13 +123,11 @@ async fn answered(
     started: Timestamp,
 ) -> Settling {
     shared.budgets.observe(&holding.pass, &outcome, terms.policy.max_pause, shared.clock.boot());
-    // A stranger's endpoint that wants other credentials is no reason to stop the others.
-    if outcome.credentials_refused && holding.pass.whose == Whose::Downstream {
+    if outcome.credentials_refused {
         budget::pause_refused(shared, &holding.claim.effect.downstream, &outcome.reason).await;
         terms.policy = terms.policy.after_refused_credentials();
-        return decided(shared, holding, terms, outcome, Some(started));
     }
-    decided(shared, holding, terms, Outcome { credentials_refused: false, ..outcome }, Some(started))
+    decided(shared, holding, terms, outcome, Some(started))
 }
 
 fn unknown_operation(claim: &Claim) -> Outcome {

@@ -379,6 +379,7 @@ pub fn registered(served: &Served) -> RegisteredDownstream {
         operations: std::iter::once(terms(None, &served.terms))
             .chain(served.operations.iter().map(|(name, of)| terms(Some(name.clone()), of)))
             .collect(),
+        kept: Vec::new(),
         rate: served.rate,
         origin: served.origin.clone(),
     }

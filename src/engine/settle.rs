@@ -191,13 +191,26 @@ pub(super) fn sweep_at(
 
 /// Whether the vendor keeps this refusal, or this server error, under the key, so that a retry could only replay it.
 fn refusal_stored(contract: &Contract, outcome: &Outcome, decision: &Decision) -> bool {
-    if outcome.finding == Finding::StoredError {
-        return matches!(decision, Decision::ProbeAt(..) | Decision::Park(_));
-    }
-    let kept = matches!(outcome.finding, Finding::Rejected(About::StoredKind | About::FirstRequest));
-    kept && matches!(decision, Decision::Fail(_))
-        && contract.dedupe == Dedupe::Key
-        && contract.stores == Stores::Any
+    let ended = match outcome.finding {
+        // It came out of the store.
+        Finding::Rejected(About::FirstRequest) => matches!(decision, Decision::Fail(_)),
+        Finding::Rejected(About::StoredKind) => {
+            contract.stores == Stores::Any && matches!(decision, Decision::Fail(_))
+        }
+        // Elsewhere it is one that freed the key: that is as good as new.
+        Finding::StoredError => {
+            contract.stores == Stores::Any && matches!(decision, Decision::ProbeAt(..) | Decision::Park(_))
+        }
+        Finding::Rejected(About::ThisAttempt)
+        | Finding::Applied
+        | Finding::AlreadyDone
+        | Finding::KeyReused
+        | Finding::NotApplied
+        | Finding::Unknown
+        | Finding::InProgress
+        | Finding::LeaseEnded => false,
+    };
+    ended && contract.dedupe == Dedupe::Key
 }
 
 /// Writes what comes in until the last sender is gone.

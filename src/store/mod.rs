@@ -69,6 +69,9 @@ pub struct RegisteredDownstream {
     pub key: KeyRule,
     /// Each operation's terms (`None`: the default one), with the hash of its request.
     pub operations: Vec<(Option<String>, RegisteredTerms, [u8; 32])>,
+    /// Operations whose terms stay what they are, because whoever registers cannot tell today's: a credential that is part of
+    /// them is not at hand.
+    pub kept: Vec<Option<String>>,
     /// Calls that the fleet may make.
     pub rate: Option<Rate>,
     /// Where they go.
@@ -83,7 +86,7 @@ pub type TermsIds = Vec<(Arc<str>, Option<String>, i64)>;
 #[async_trait::async_trait]
 pub trait Store: Budget + Probes + Retain + identity::Identify {
     /// Makes names, contracts and terms known, and the worker live. Equal terms keep their number. An operation that a
-    /// downstream no longer lists is no operation of today. Where a window became narrower, or the key promises nothing any
+    /// downstream lists neither there nor as kept is no operation of today. Where a window became narrower, or the key promises nothing any
     /// more, `sweep_at` of its uncertain effects moves to the earlier time.
     async fn register(&self, registration: &Registration) -> Result<TermsIds, StoreError>;
 

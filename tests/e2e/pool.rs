@@ -29,6 +29,7 @@ fn registration() -> Registration {
         key_prefix: String::new(),
         key: terms.contract.key,
         operations: vec![(None, terms, [7; 32])],
+        kept: Vec::new(),
         rate: None,
         origin: None,
     };

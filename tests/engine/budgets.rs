@@ -12,7 +12,7 @@ use aftercommit::{
     EffectId,
     downstream::{Attempt, Downstream, Rate, Served},
     effect::Effect,
-    outcome::{Finding, Outcome, Phase, Verdict},
+    outcome::{About, Finding, Outcome, Phase, Verdict},
     state::State,
     store::{Breaker, RegisteredTerms},
 };
@@ -52,6 +52,11 @@ async fn worker(db: &TestDatabase, name: &str, served: Vec<Served>) -> Running {
 fn refused() -> Outcome {
     let outcome = Outcome::new(Finding::NotApplied, Phase::Done, "HTTP 401 from api.example.com:443");
     Outcome { credentials_refused: true, ..outcome }
+}
+
+/// What a stranger shows that wants credentials of its own.
+fn not_ours() -> Outcome {
+    Outcome::new(Finding::Rejected(About::ThisAttempt), Phase::Done, "HTTP 401 from locked:443")
 }
 
 fn busy(seconds: u64) -> Outcome {
@@ -330,7 +335,8 @@ async fn a_strangers_endpoint_holds_up_only_its_own_effects(db: &TestDatabase) {
     let scripted = Scripted::by(|attempt| {
         Script::Answer(match (attempt.effect.target.as_deref(), attempt.number) {
             (Some("https://busy"), 1) if attempt.key == "b-1" => busy(3600),
-            (Some("https://locked"), 1) => refused(),
+            (Some("https://locked"), _) => not_ours(),
+            (Some("https://trusted"), _) => refused(),
             _ => answer(200, "{}"),
         })
     });
@@ -350,8 +356,9 @@ async fn a_strangers_endpoint_holds_up_only_its_own_effects(db: &TestDatabase) {
     let second = db.insert_with("hooks", "b-2", &[("target", "'https://busy'")]).await;
     let locked = db.insert_with("hooks", "l", &[("target", "'https://locked'")]).await;
     let free = db.insert_with("hooks", "f", &[("target", "'https://free'")]).await;
-    // A refusal of a stranger is its own: retried like any other, and nobody is paused.
-    all_succeed(db, &[free, locked]).await;
+    // A refusal of a stranger is its own: that effect fails, and nobody is paused.
+    all_succeed(db, &[free]).await;
+    reaches(db, locked, State::Failed).await;
     assert!(db.store.downstreams().await.expect("listed").remove(0).paused.is_none());
     let due = eventually(PATIENCE, "it is put off", async || {
         let status = db.status(second).await;
@@ -362,6 +369,12 @@ async fn a_strangers_endpoint_holds_up_only_its_own_effects(db: &TestDatabase) {
     assert_eq!(db.status(second).await.attempts, 0, "nothing was attempted");
     assert_eq!(scripted.calls().iter().filter(|call| call.key == "b-2").count(), 0);
     assert_eq!(db.log(first).await.iter().map(|row| row.outcome).collect::<Vec<_>>(), [Verdict::NotApplied]);
+    // One that had our credentials and refuses them tells of all.
+    db.insert_with("hooks", "t", &[("target", "'https://trusted'")]).await;
+    eventually(PATIENCE, "the downstream is paused", async || {
+        db.store.downstreams().await.expect("listed").remove(0).paused
+    })
+    .await;
     running.drain().await;
 }
 

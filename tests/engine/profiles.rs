@@ -2,7 +2,12 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use aftercommit::{downstream::Served, state::State};
+use aftercommit::{
+    downstream::Served,
+    state::State,
+    store::Acted,
+    verb::{Actor, Refusal, Verb},
+};
 use aftercommit_workers::config::{Settings, Sources};
 use axum::{Router, extract::Request, http::Response};
 use tokio::sync::Mutex;
@@ -18,6 +23,8 @@ on_every_database!(
     a_replay_by_its_status_settles_what_was_unknown,
     nothing_done_is_tried_again_and_everything_else_is_not,
     a_server_error_that_frees_the_key_is_not_repeated,
+    an_answer_that_proves_nothing_ends_in_doubt_and_never_as_failed,
+    a_refusal_that_came_out_of_the_store_is_not_retried,
     an_unpublished_window_parks_what_is_unknown_and_one_that_the_user_writes_retries_it,
 );
 
@@ -202,15 +209,42 @@ async fn nothing_done_is_tried_again_and_everything_else_is_not(db: &TestDatabas
 }
 
 async fn a_server_error_that_frees_the_key_is_not_repeated(db: &TestDatabase) {
-    let vendor = Vendor::answering("cko-idempotency-key", &[(502, &[], ""), (201, &[], "{}")]).await;
-    let id = db.insert("cards", "k").await;
-    let worker =
-        Running::start(engine(db.store.clone(), "w", vec![served("cards", "checkout-com", &vendor, "")]));
+    for (profile, header) in
+        [("checkout-com", "cko-idempotency-key"), ("modern-treasury", KEY), ("svix", KEY), ("telnyx", KEY)]
+    {
+        let vendor = Vendor::answering(header, &[(502, &[], ""), (201, &[], "{}")]).await;
+        let id = db.insert(profile, "k").await;
+        let worker =
+            Running::start(engine(db.store.clone(), "w", vec![served(profile, profile, &vendor, "")]));
+        reaches(db, id, State::InDoubt).await;
+        worker.drain().await;
+        assert_eq!(vendor.bodies("k").await.len(), 1, "{profile}: a second request would be another payment");
+        let why = db.status(id).await.last_error.unwrap_or_default();
+        assert!(why.contains("the key is free again"), "{profile}: {why}");
+    }
+}
+
+async fn an_answer_that_proves_nothing_ends_in_doubt_and_never_as_failed(db: &TestDatabase) {
+    let replies: &[Reply] = &[(424, &[], "{}"), (424, &[("Idempotent-Replayed", "true")], "{}")];
+    let vendor = Vendor::answering(KEY, replies).await;
+    let id = db.insert("pay", "k").await;
+    let worker = Running::start(engine(db.store.clone(), "w", vec![served("pay", "stripe-v1", &vendor, "")]));
     reaches(db, id, State::InDoubt).await;
     worker.drain().await;
-    assert_eq!(vendor.bodies("k").await.len(), 1, "a second request would be another payment");
-    let why = db.status(id).await.last_error.unwrap_or_default();
-    assert!(why.contains("the key is free again"), "{why}");
+    assert_eq!(vendor.bodies("k").await.len(), 2, "the first answer, and its replay");
+}
+
+async fn a_refusal_that_came_out_of_the_store_is_not_retried(db: &TestDatabase) {
+    let replies: &[Reply] =
+        &[(500, &[], ""), (422, &[("Idempotent-Replayed", "true")], r#"{"status":422,"field":"amount"}"#)];
+    let vendor = Vendor::answering(KEY, replies).await;
+    let id = db.insert("mollie", "k").await;
+    let worker = Running::start(engine(db.store.clone(), "w", vec![served("mollie", "mollie", &vendor, "")]));
+    reaches(db, id, State::Failed).await;
+    worker.drain().await;
+    let ann = Actor { who: "ann".to_owned(), reason: Some("once more".to_owned()) };
+    let acted = db.store.act(id, &Verb::Retry, &ann, None).await.expect("acting works");
+    assert!(matches!(acted, Acted::Refused(Refusal::RefusalStored)), "{acted:?}");
 }
 
 async fn an_unpublished_window_parks_what_is_unknown_and_one_that_the_user_writes_retries_it(

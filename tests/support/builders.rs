@@ -56,6 +56,7 @@ pub(crate) fn registered(name: &str, terms: RegisteredTerms) -> RegisteredDownst
         key_prefix: String::new(),
         key: terms.contract.key,
         operations: vec![(None, terms, [7; 32])],
+        kept: Vec::new(),
         rate: None,
         origin: None,
     }

@@ -183,6 +183,8 @@ pub(crate) struct Answers {
     pub(crate) rejected: Vec<AnswerRule>,
     /// After which the downstream knows the key no longer, although it may have applied the request.
     pub(crate) frees_key: Vec<AnswerRule>,
+    /// Refusals by their status that may stand for a request which was applied.
+    pub(crate) unknown: Vec<AnswerRule>,
     pub(crate) stored: Vec<AnswerRule>,
     pub(crate) code_at: Vec<String>,
     pub(crate) success: Option<Predicate>,

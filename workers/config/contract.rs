@@ -87,6 +87,7 @@ pub(crate) struct Written {
     not_applied: Option<Vec<AnswerRule>>,
     rejected: Option<Vec<AnswerRule>>,
     frees_key: Option<Vec<AnswerRule>>,
+    unknown: Option<Vec<AnswerRule>>,
     stored: Option<Vec<AnswerRule>>,
     code_at: Option<Vec<String>>,
     success: Option<Predicate>,
@@ -98,7 +99,7 @@ pub(crate) struct Written {
 
 impl Written {
     /// Every key that a contract can have, in the order in which it is shown.
-    pub(crate) const KEYS: [&str; 24] = [
+    pub(crate) const KEYS: [&str; 25] = [
         "dedupe",
         "on_unknown",
         "key_in",
@@ -116,6 +117,7 @@ impl Written {
         "not_applied",
         "rejected",
         "frees_key",
+        "unknown",
         "stored",
         "code_at",
         "success",
@@ -146,6 +148,7 @@ impl Written {
             not_applied: section.get("not_applied")?,
             rejected: section.get("rejected")?,
             frees_key: section.get("frees_key")?,
+            unknown: section.get("unknown")?,
             stored: section.get("stored")?,
             code_at: section.get("code_at")?,
             success: section.get("success")?,
@@ -206,6 +209,7 @@ impl Written {
             not_applied: self.not_applied.or_else(|| base.not_applied.clone()),
             rejected: self.rejected.or_else(|| base.rejected.clone()),
             frees_key: self.frees_key.or_else(|| base.frees_key.clone()),
+            unknown: self.unknown.or_else(|| base.unknown.clone()),
             stored: self.stored.or_else(|| base.stored.clone()),
             code_at: self.code_at.or_else(|| base.code_at.clone()),
             success: self.success.or_else(|| base.success.clone()),
@@ -298,6 +302,7 @@ impl Written {
             show("not_applied", self.not_applied.as_ref()),
             show("rejected", self.rejected.as_ref()),
             show("frees_key", self.frees_key.as_ref()),
+            show("unknown", self.unknown.as_ref()),
             show("stored", self.stored.as_ref()),
             show("code_at", self.code_at.as_ref()),
             show("success", self.success.as_ref()),

@@ -3,11 +3,10 @@
 use std::{any::Any, collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use aftercommit::{
-    contract::{Contract, Dedupe, KeyRule},
+    contract::{Contract, Dedupe},
     downstream::{Downstream, Served, Terms},
     engine::LEASE_MARGIN,
     schedule::Policy,
-    store::{RegisteredDownstream, RegisteredTerms},
 };
 use sha2::{Digest as _, Sha256};
 
@@ -65,8 +64,8 @@ pub(crate) trait Configured: Any + fmt::Debug + Send + Sync {
     fn origin(&self) -> Option<String> {
         None
     }
-    /// A keyed hash of the credential, for vendors that tell keys apart by it.
-    fn credential_sha256(&self, secrets: &Secrets) -> Option<[u8; 32]>;
+    /// A hash of the credential, if there is one, for vendors that tell keys apart by it. The error is why it cannot be read.
+    fn credential_sha256(&self, secrets: &Secrets) -> Result<Option<[u8; 32]>, String>;
     /// The hash of all that the operation's request is rendered from.
     fn request_sha256(&self, operation: Option<&str>) -> [u8; 32];
     /// What the kind finds worth a warning.
@@ -156,21 +155,27 @@ impl DownstreamSettings {
         std::iter::once((None, &self.default)).chain(named)
     }
 
-    fn terms(&self, name: Option<&str>, operation: &Operation, secrets: &Secrets) -> Terms {
+    /// The error is why a credential that is part of them cannot be read.
+    pub(super) fn terms(
+        &self,
+        name: Option<&str>,
+        operation: &Operation,
+        secrets: &Secrets,
+    ) -> Result<Terms, String> {
         let mut request_sha256 = self.configured.request_sha256(name);
         // Where a key is another key under another credential, a changed credential is another request.
         if operation.written.is_scoped_by_credential()
-            && let Some(credential) = self.configured.credential_sha256(secrets)
+            && let Some(credential) = self.configured.credential_sha256(secrets)?
         {
             request_sha256 =
                 Sha256::new_with_prefix(request_sha256).chain_update(credential).finalize().into();
         }
-        Terms {
+        Ok(Terms {
             contract: operation.contract.clone(),
             policy: operation.policy.clone(),
             timeout: operation.timeout,
             request_sha256,
-        }
+        })
     }
 
     /// Ready to be served: secrets resolved, client built.
@@ -179,73 +184,27 @@ impl DownstreamSettings {
             let place = if key.starts_with("auth") { &self.auth_place } else { &self.place };
             ConfigError::new(place, format!("downstream.{}.{key}", self.name), problem)
         })?;
+        let terms = |name, operation| {
+            self.terms(name, operation, secrets).map_err(|problem| {
+                ConfigError::new(&self.auth_place, format!("downstream.{}.auth", self.name), problem)
+            })
+        };
         Ok(Served {
             name: Arc::clone(&self.name),
             kind: self.kind,
             downstream,
             key_prefix: self.key_prefix.clone(),
             concurrency: self.concurrency,
-            terms: self.terms(None, &self.default, secrets),
+            terms: terms(None, &self.default)?,
             operations: self
                 .operations
                 .iter()
-                .map(|(name, operation)| (name.clone(), self.terms(Some(name), operation, secrets)))
-                .collect(),
+                .map(|(name, operation)| Ok((name.clone(), terms(Some(name), operation)?)))
+                .collect::<Result<_, ConfigError>>()?,
             lease: self.lease,
             rate: self.rate.map(|Rate(rate)| rate),
             origin: self.configured.origin().map(Into::into),
         })
-    }
-
-    /// As `migrate` registers it: no secret is needed. Where a vendor tells keys apart by a credential that is not at hand,
-    /// the next worker registers the downstream anew.
-    pub(crate) fn registered(&self, secrets: &Secrets) -> RegisteredDownstream {
-        let terms = self
-            .all()
-            .map(|(name, operation)| (name.map(str::to_owned), self.terms(name, operation, secrets)));
-        RegisteredDownstream {
-            rate: self.rate.map(|Rate(rate)| rate),
-            origin: self.configured.origin().map(Into::into),
-            ..registration(Arc::clone(&self.name), self.kind, &self.key_prefix, terms.collect())
-        }
-    }
-}
-
-/// A served downstream as a worker registers it: the same as [`super::Settings::registered`] makes of it.
-pub fn registered(served: &Served) -> RegisteredDownstream {
-    let named = served.operations.iter().map(|(name, terms)| (Some(name.clone()), terms.clone()));
-    let terms = std::iter::once((None, served.terms.clone())).chain(named);
-    RegisteredDownstream {
-        rate: served.rate,
-        origin: served.origin.clone(),
-        ..registration(Arc::clone(&served.name), served.kind, &served.key_prefix, terms.collect())
-    }
-}
-
-fn registration(
-    name: Arc<str>,
-    kind: &'static str,
-    key_prefix: &str,
-    terms: Vec<(Option<String>, Terms)>,
-) -> RegisteredDownstream {
-    // An INSERT is checked against the downstream, not the operation: refuse only what no operation takes.
-    let key = terms.iter().map(|(_, terms)| terms.contract.key).reduce(KeyRule::widest).unwrap_or_default();
-    let operations = terms
-        .into_iter()
-        .map(|(name, terms)| {
-            let registered =
-                RegisteredTerms { contract: terms.contract, policy: terms.policy, timeout: terms.timeout };
-            (name, registered, terms.request_sha256)
-        })
-        .collect();
-    RegisteredDownstream {
-        name,
-        kind,
-        key_prefix: key_prefix.to_owned(),
-        key,
-        operations,
-        rate: None,
-        origin: None,
     }
 }
 

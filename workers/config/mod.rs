@@ -13,6 +13,7 @@ mod init;
 mod key;
 mod pooler;
 mod probe;
+mod registration;
 mod section;
 mod show;
 #[cfg(test)]
@@ -30,12 +31,13 @@ use aftercommit::{
 
 pub(crate) use answers::{AnswerRule, Answers, Marker, Predicate, Wants, is_header_name, is_pointer};
 pub(crate) use contract::Written;
+pub use downstream::DownstreamSettings;
 pub(crate) use downstream::{Configured, Operation, ReadKind, Source};
-pub use downstream::{DownstreamSettings, registered};
 pub use error::{ConfigError, Finding};
 pub use init::init;
 pub(crate) use key::{KeyFormat, KeyIn};
 pub(crate) use probe::{Sight, WrittenProbe};
+pub use registration::registered;
 pub(crate) use section::{Log, Section};
 pub(crate) use tree::{Node, parse as parse_toml};
 pub use values::SecretRef;

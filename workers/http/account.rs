@@ -9,9 +9,9 @@ use super::{
 use crate::config::Secrets;
 
 /// A hash of the credential, with the origin as its key: for vendors that tell keys apart by the API key they came with.
-/// `None` where there is no credential, or none that can be read; then nothing is sent either.
-pub(super) fn credential_sha256(http: &Http, secrets: &Secrets) -> Option<[u8; 32]> {
-    let (name, value) = send::credential(&http.auth, secrets).ok()??;
+/// `None` where there is no credential; the error says why one cannot be read: then nothing is sent either.
+pub(super) fn credential_sha256(http: &Http, secrets: &Secrets) -> Result<Option<[u8; 32]>, String> {
+    let Some((name, value)) = send::credential(&http.auth, secrets)? else { return Ok(None) };
     let origin = http.base.as_ref().map(|base| base.origin().ascii_serialization()).unwrap_or_default();
     let mut hash = Sha256::new();
     for part in [origin.as_bytes(), name.as_str().as_bytes(), value.as_bytes()] {
@@ -19,7 +19,7 @@ pub(super) fn credential_sha256(http: &Http, secrets: &Secrets) -> Option<[u8; 3
         hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
         hash.update(part);
     }
-    Some(hash.finalize().into())
+    Ok(Some(hash.finalize().into()))
 }
 
 impl Http {

@@ -21,6 +21,18 @@ pub(super) struct Answer {
     pub(super) truncated: bool,
 }
 
+/// What is said where nothing more is known.
+const UNKNOWN: &str = "the outcome is unknown";
+
+/// Who was asked: whose refusal of credentials an answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// A place that an operator chose, by `base_url` or as one that gets our credentials.
+    Chosen,
+    /// A URL that an effect named, without our credentials: there are none to mend.
+    Named,
+}
+
 /// What the retry directive says, if there is one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Directive {
@@ -32,11 +44,17 @@ enum Directive {
 }
 
 /// What `answer` shows. `place` is the origin, for people; `wall` is for a `Retry-After` date without a `Date`.
-pub(super) fn classify(answers: &Answers, answer: Answer, place: &str, wall: Timestamp) -> Outcome {
+pub(super) fn classify(
+    answers: &Answers,
+    answer: Answer,
+    asked: Asked,
+    place: &str,
+    wall: Timestamp,
+) -> Outcome {
     let json = parsed(&answer);
     let codes = codes(answers, json.as_ref());
     let mut reading =
-        Reading { answers, answer: &answer, json: json.as_ref(), codes: &codes, replayed: false };
+        Reading { answers, answer: &answer, asked, json: json.as_ref(), codes: &codes, replayed: false };
     reading.replayed = reading.is_replay();
     let replayed = reading.replayed;
     let (finding, said) = reading.finding();
@@ -70,6 +88,7 @@ pub(super) fn classify(answers: &Answers, answer: Answer, place: &str, wall: Tim
 struct Reading<'a> {
     answers: &'a Answers,
     answer: &'a Answer,
+    asked: Asked,
     json: Option<&'a serde_json::Value>,
     codes: &'a [String],
     replayed: bool,
@@ -95,7 +114,10 @@ impl Reading<'_> {
                 (Finding::Unknown, "the downstream says to try again")
             }
             Finding::Rejected(_) if self.is_stored_kind() => (Finding::Rejected(About::StoredKind), said),
-            Finding::Unknown if status >= 500 => self.server_error(said),
+            Finding::Applied | Finding::AlreadyDone if self.directive() == Directive::NothingDone => {
+                (Finding::Unknown, "it reads as done, and the downstream says that nothing was")
+            }
+            Finding::Unknown if status >= 500 || self.is_listed_unknown() => self.of_no_use_again(said),
             Finding::Applied
             | Finding::AlreadyDone
             | Finding::Rejected(_)
@@ -108,8 +130,9 @@ impl Reading<'_> {
         }
     }
 
-    /// A server error is final where it is stored under the key: repeating the request repeats the answer.
-    fn server_error(&self, said: &'static str) -> (Finding, &'static str) {
+    /// A server error, or what the contract lists as unknown, is final where it is stored under the key: repeating the
+    /// request repeats the answer.
+    fn of_no_use_again(&self, said: &'static str) -> (Finding, &'static str) {
         match (self.answers.stores, self.directive()) {
             (Stores::Success, _) | (Stores::Any, Directive::Again | Directive::NothingDone) => {
                 (Finding::Unknown, said)
@@ -125,7 +148,7 @@ impl Reading<'_> {
     /// The contract's rules: one with a machine code before one without, an exact status before a class of them.
     fn by_rule(&self) -> Option<(Finding, &'static str)> {
         let this = Finding::Rejected(About::ThisAttempt);
-        let lists: [(&[AnswerRule], Finding, &'static str); 6] = [
+        let lists: [(&[AnswerRule], Finding, &'static str); 7] = [
             (&self.answers.mismatch, Finding::KeyReused, "the key is in use for another request"),
             (&self.answers.in_progress, Finding::InProgress, "a request with this key is in progress"),
             (&self.answers.already_done, Finding::AlreadyDone, "it had been done before"),
@@ -134,6 +157,7 @@ impl Reading<'_> {
                 Finding::StoredError,
                 "the key is free again: a repetition would be another request",
             ),
+            (&self.answers.unknown, Finding::Unknown, UNKNOWN),
             (&self.answers.not_applied, Finding::NotApplied, "not applied"),
             (&self.answers.rejected, this, "refused"),
         ];
@@ -152,13 +176,20 @@ impl Reading<'_> {
             && rule.code.as_ref().is_none_or(|code| self.codes.iter().any(|said| said == code))
     }
 
+    fn is_listed_unknown(&self) -> bool {
+        self.answers.unknown.iter().any(|rule| self.fits(rule))
+    }
+
     fn is_stored_kind(&self) -> bool {
         self.answers.stores == Stores::Any && self.answers.stored.iter().any(|rule| self.fits(rule))
     }
 
     /// A rule of the contract knows better: some vendors refuse a single request with 403 and a machine code.
     fn credentials_refused(&self) -> bool {
-        matches!(self.answer.status, 401 | 403 | 407) && !self.replayed && self.by_rule().is_none()
+        self.asked == Asked::Chosen
+            && matches!(self.answer.status, 401 | 403 | 407)
+            && !self.replayed
+            && self.by_rule().is_none()
     }
 
     /// The default table.
@@ -167,11 +198,15 @@ impl Reading<'_> {
             200..=299 => self.success(),
             303 => (Finding::Unknown, "the answer stands elsewhere; redirects are not followed"),
             300..=399 => (Finding::Rejected(About::ThisAttempt), "redirects are not followed"),
+            // Asked again, it would say the same: nobody pauses for it, and nobody mends what was not sent.
+            401 | 403 | 407 if self.asked == Asked::Named => {
+                (Finding::Rejected(About::ThisAttempt), "refused; our credentials do not go to this origin")
+            }
             401 | 403 | 407 => (Finding::NotApplied, "the credentials were refused"),
             421 | 425 | 429 => (Finding::NotApplied, "not now"),
             408 => (Finding::Unknown, "the downstream timed out"),
             400..=499 => (Finding::Rejected(About::ThisAttempt), "refused"),
-            _ => (Finding::Unknown, "the outcome is unknown"),
+            _ => (Finding::Unknown, UNKNOWN),
         }
     }
 

@@ -321,7 +321,7 @@ impl Http {
 }
 
 impl Configured for Http {
-    fn credential_sha256(&self, secrets: &Secrets) -> Option<[u8; 32]> {
+    fn credential_sha256(&self, secrets: &Secrets) -> Result<Option<[u8; 32]>, String> {
         super::account::credential_sha256(self, secrets)
     }
 
@@ -366,6 +366,9 @@ impl Configured for Http {
             Target::Url(egress) => egress.warnings(),
             Target::None | Target::Path => Vec::new(),
         };
+        if matches!(self.target, Target::Url(_)) && !self.headers.is_empty() {
+            warnings.push("headers go to every URL that an effect names: a secret does not belong there, auth goes to egress.auth_origins alone".to_owned());
+        }
         let loopback = |base: &&Url| matches!(base.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
         let plain = self.base.as_ref().filter(|base| base.scheme() == "http" && !loopback(base));
         if plain.is_some() && self.auth != Auth::None {

@@ -144,9 +144,16 @@ impl Egress {
 
     /// The kind of address that `address` is, when `host` must not lead there.
     fn forbids(&self, host: &str, address: IpAddr) -> Option<&'static str> {
-        let allowed =
-            self.names.contains(host) || self.networks.iter().any(|network| network.contains(&address));
-        if allowed { None } else { ranges::special(address) }
+        if self.names.contains(host) {
+            return None;
+        }
+        let listed = self.networks.iter().filter(|network| network.contains(&address));
+        match (ranges::embedded(address), listed.map(IpNet::prefix_len).max()) {
+            (_, None) => ranges::special(address),
+            // The connection is taken to the host behind: a whole range of them says nothing about that one.
+            (Some(behind), Some(length)) if length <= ranges::EMBEDDING => self.forbids(host, behind.into()),
+            (Some(_) | None, Some(_)) => None,
+        }
     }
 
     /// Whether the downstream's credentials may go to `url`.

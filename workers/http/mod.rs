@@ -37,7 +37,7 @@ use url::Url;
 pub(crate) use config::read;
 
 use self::{
-    classify::classify,
+    classify::{Asked, classify},
     config::Http,
     egress::{Guarded, Refused, Target},
     retry_after::retry_after,
@@ -58,7 +58,20 @@ pub(crate) fn read_answer(
     body: &str,
 ) -> Outcome {
     let answer = tests::answer(status, headers, body);
-    classify(answers, answer, "api.example.com:443", aftercommit::clock::Timestamp::from_micros(0))
+    classify(
+        answers,
+        answer,
+        Asked::Chosen,
+        "api.example.com:443",
+        aftercommit::clock::Timestamp::from_micros(0),
+    )
+}
+
+/// How one request goes.
+struct Way<'a> {
+    client: &'a reqwest::Client,
+    credential: Option<&'a Credential>,
+    asked: Asked,
 }
 
 /// An `http` downstream, ready to be called.
@@ -94,16 +107,18 @@ impl HttpDownstream {
         Ok(Self { http: http.clone(), client, guarded, credential, veil, clock: Arc::new(SystemClock) })
     }
 
-    /// The client and the credential for an effect's request: a URL of the effect's own passes the guard, and gets the
-    /// credential only where the configuration names its origin.
-    fn way(&self, effect: &Effect, url: &Url) -> Result<(&reqwest::Client, Option<&Credential>), Refused> {
-        match (&self.guarded, &effect.target) {
-            (Some(guarded), Some(_)) => {
-                let trusted = guarded.egress().trusts_with_credentials(url);
-                Ok((guarded.client_for(url)?, self.credential.as_ref().filter(|_credential| trusted)))
-            }
-            (Some(_) | None, _) => Ok((&self.client, self.credential.as_ref())),
-        }
+    /// How an effect's request goes: a URL of the effect's own passes the guard, and gets the credential only where the
+    /// configuration names its origin.
+    fn way(&self, effect: &Effect, url: &Url) -> Result<Way<'_>, Refused> {
+        let Some((guarded, _target)) = self.guarded.as_ref().zip(effect.target.as_ref()) else {
+            let credential = self.credential.as_ref();
+            return Ok(Way { client: &self.client, credential, asked: Asked::Chosen });
+        };
+        let client = guarded.client_for(url)?;
+        let credential =
+            self.credential.as_ref().filter(|_credential| guarded.egress().trusts_with_credentials(url));
+        let asked = if credential.is_some() { Asked::Chosen } else { Asked::Named };
+        Ok(Way { client, credential, asked })
     }
 }
 
@@ -140,25 +155,26 @@ impl HttpDownstream {
             let why = format!("the configuration of {} has no operation {name:?}", effect.downstream);
             return Outcome::new(Finding::NotApplied, Phase::Render, why);
         };
-        let unsent = |phase, problem: &dyn std::fmt::Display| {
-            Outcome::new(Finding::Rejected(About::ThisAttempt), phase, format!("not sent: {problem}"))
+        // What the effect's own text shows stays so, however often it is tried.
+        let unsent = |problem: &dyn std::fmt::Display| {
+            let reason = format!("not sent: {problem}");
+            Outcome::new(Finding::Rejected(About::ThisAttempt), Phase::Render, reason)
         };
         let mut rendered = match request::render(&self.http, call, effect, &attempt.key) {
             Ok(rendered) => rendered,
-            Err(problem) => return unsent(Phase::Render, &problem),
+            Err(problem) => return unsent(&problem),
         };
-        let (client, credential) = match self.way(effect, &rendered.url) {
+        let way = match self.way(effect, &rendered.url) {
             Ok(way) => way,
-            Err(refused) => return unsent(Phase::Render, &refused),
+            Err(refused) => return unsent(&refused),
         };
-        send::authenticate(&mut rendered.headers, credential);
+        send::authenticate(&mut rendered.headers, way.credential);
         let place = request::place(&rendered.url);
         if let Err(closed) = attempt.may_begin() {
             return Outcome::new(Finding::NotApplied, Phase::Connect, send::not_begun(closed));
         }
-        match send::exchange(client, rendered, &place, deadline, self.http.max_response).await {
-            Ok(answer) => classify(&call.answers, answer, &place, self.clock.wall()),
-            Err(Failure::Refused(refused)) => unsent(Phase::Connect, &refused),
+        match send::exchange(way.client, rendered, &place, deadline, self.http.max_response).await {
+            Ok(answer) => classify(&call.answers, answer, way.asked, &place, self.clock.wall()),
             Err(Failure::NotBegun(why)) => Outcome::new(Finding::NotApplied, Phase::Connect, why),
             Err(Failure::NoAnswer(why)) => Outcome::new(Finding::Unknown, Phase::Send, why),
             Err(Failure::Cut(answer, why)) => Outcome {

@@ -293,9 +293,6 @@ impl HttpDownstream {
                 Err(Failure::NotBegun(why) | Failure::NoAnswer(why) | Failure::Cut(_, why)) => {
                     return Probed::new(Sighting::Unknown, why);
                 }
-                Err(Failure::Refused(refused)) => {
-                    return Probed::new(Sighting::Unknown, format!("not asked: {refused}"));
-                }
             };
             match reading.page(&answer) {
                 Step::Ask(query) => next = Some(query),

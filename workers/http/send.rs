@@ -79,8 +79,6 @@ pub(super) fn credential(
 /// How an exchange ended without a whole answer. The sentences hold no text of the client's: it would hold the URL.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The egress guard refused an address: nothing was sent.
-    Refused(Refused),
     /// Certainly nothing was sent.
     NotBegun(String),
     /// Something may have been sent, and no answer came.
@@ -108,11 +106,12 @@ pub(super) async fn exchange(
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
             let begun = !progress.seal();
-            let refused = Refused::behind(&error).filter(|_refused| !begun);
-            return Err(if let Some(refused) = refused {
-                Failure::Refused(refused.clone())
-            } else if !begun {
-                Failure::NotBegun(connect_failure(&error, place))
+            return Err(if !begun {
+                // A name may lead elsewhere in a minute, also one whose answer the egress guard refused.
+                Failure::NotBegun(match Refused::behind(&error) {
+                    Some(refused) => format!("not sent: {refused}"),
+                    None => connect_failure(&error, place),
+                })
             } else {
                 Failure::NoAnswer(format!(
                     "{place} broke the connection before it answered; the request may have arrived"

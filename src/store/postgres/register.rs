@@ -130,8 +130,8 @@ async fn register(tx: &mut Tx<'_>, registration: &Registration) -> Result<TermsI
             let id = register_operation(tx, &downstream.name, operation.as_deref(), (terms, request)).await?;
             ids.push((Arc::clone(&downstream.name), operation.clone(), id));
         }
-        let names: Vec<&str> =
-            downstream.operations.iter().map(|(name, ..)| name.as_deref().unwrap_or("")).collect();
+        let known = downstream.operations.iter().map(|(name, ..)| name).chain(&downstream.kept);
+        let names: Vec<&str> = known.map(|name| name.as_deref().unwrap_or("")).collect();
         tx.execute(sql(FORGET).bind(&*downstream.name).bind(names)).await?;
     }
     Ok(ids)

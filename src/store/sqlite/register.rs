@@ -132,11 +132,8 @@ async fn forget_operations(
     conn: &mut SqliteConnection,
     downstream: &RegisteredDownstream,
 ) -> Result<(), StoreError> {
-    let names: Vec<&str> = downstream
-        .operations
-        .iter()
-        .map(|(operation, ..)| operation.as_deref().unwrap_or_default())
-        .collect();
+    let known = downstream.operations.iter().map(|(operation, ..)| operation).chain(&downstream.kept);
+    let names: Vec<&str> = known.map(|operation| operation.as_deref().unwrap_or_default()).collect();
     sqlx::query(
         "DELETE FROM aftercommit_operations \
          WHERE downstream = ?1 AND operation NOT IN (SELECT value FROM json_each(?2))",

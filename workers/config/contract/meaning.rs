@@ -7,13 +7,14 @@ use crate::config::answers::{AnswerRule, Answers, StatusRule};
 
 impl Written {
     /// The lists that give an answer its meaning, by name.
-    pub(crate) fn lists(&self) -> [(&'static str, &[AnswerRule]); 6] {
+    pub(crate) fn lists(&self) -> [(&'static str, &[AnswerRule]); 7] {
         [
             ("in_progress", list(self.in_progress.as_ref())),
             ("mismatch", list(self.mismatch.as_ref())),
             ("already_done", list(self.already_done.as_ref())),
             ("not_applied", list(self.not_applied.as_ref())),
             ("frees_key", list(self.frees_key.as_ref())),
+            ("unknown", list(self.unknown.as_ref())),
             ("rejected", list(self.rejected.as_ref())),
         ]
     }
@@ -49,6 +50,7 @@ impl Written {
             not_applied: owned(&self.not_applied),
             rejected: owned(&self.rejected),
             frees_key: owned(&self.frees_key),
+            unknown: owned(&self.unknown),
             stored: owned(&self.stored),
             code_at: self.code_at.clone().unwrap_or_default(),
             success: self.success.clone(),

@@ -68,6 +68,26 @@ fn a_changed_credential_is_another_request_only_where_the_vendor_tells_keys_apar
 }
 
 #[test]
+fn without_the_credential_migrate_leaves_alone_only_the_terms_that_it_is_part_of() {
+    let text = format!(
+        "{HEAD}[downstream.a]\n{STRIPE}auth = {{ bearer = {{ env = \"K\" }} }}\n\
+         [downstream.a.operations.ping]\npath = \"/ping\"\ncontract = {{ scope = [\"account\"], max_key_len = 40 }}\n"
+    )
+    .replace("stripe-v1", "modern-treasury");
+    let registered = |settings: Settings| settings.registered().remove(0);
+    let blind = registered(load(&text).unwrap());
+    assert_eq!(blind.kept, [None]);
+    let known: Vec<_> = blind.operations.iter().map(|(name, ..)| name.as_deref()).collect();
+    assert_eq!(known, [Some("ping")]);
+    let seeing = registered(load_with(&text, &[("K", "one")], &[]).unwrap());
+    assert!(seeing.kept.is_empty() && seeing.operations.len() == 2);
+    assert_eq!(blind.key, seeing.key, "what INSERTs are checked against is the same");
+    // Where there is no credential, there is nothing to wait for.
+    let bare = text.replace("auth = { bearer = { env = \"K\" } }\n", "");
+    assert!(registered(load(&bare).unwrap()).kept.is_empty());
+}
+
+#[test]
 fn a_method_on_which_the_key_means_nothing_needs_a_contract_of_its_own() {
     let operation = |profile: &str, method: &str, contract: &str| {
         let text = format!(

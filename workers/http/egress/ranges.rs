@@ -81,3 +81,15 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
     let named = V6.iter().find(within).map(|(_, _, kind)| *kind);
     named.or((bits >> 125 != GLOBAL_UNICAST).then_some("no global unicast address"))
 }
+
+/// How long the prefix of a range is whose addresses end in an IPv4 address.
+pub(super) const EMBEDDING: u8 = 96;
+
+/// The IPv4 address to which a connection to `address` is taken: mapped by this machine, or by a NAT64 gateway.
+pub(super) fn embedded(address: IpAddr) -> Option<Ipv4Addr> {
+    let IpAddr::V6(address) = address else { return None };
+    let segments = address.segments();
+    let gateway = segments[..6] == [0x64, 0xff9b, 0, 0, 0, 0];
+    let bits = u32::from(segments[6]) << 16 | u32::from(segments[7]);
+    address.to_ipv4_mapped().or(gateway.then(|| Ipv4Addr::from_bits(bits)))
+}

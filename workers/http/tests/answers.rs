@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     config::{Answers, Log, Section, Written, parse_toml},
     http::{
-        classify::{Answer, classify},
+        classify::{Answer, Asked, classify},
         tests::answer,
     },
     profiles,
@@ -25,7 +25,7 @@ fn profile(name: &str, refinement: &str) -> Answers {
 }
 
 fn outcome(answers: &Answers, answer: Answer) -> Outcome {
-    classify(answers, answer, "api.example.com:443", Timestamp::from_micros(0))
+    classify(answers, answer, Asked::Chosen, "api.example.com:443", Timestamp::from_micros(0))
 }
 
 #[test]
@@ -111,6 +111,70 @@ fn a_success_that_the_body_does_not_show_is_unknown() {
         outcome(&answers, answer(200, &[], r#"{"ok":false,"error":"channel_not_found"}"#)).finding,
         THIS
     );
+}
+
+#[test]
+fn what_the_open_question_of_adyen_advises_tells_a_refused_payment_from_a_paid_one() {
+    let advised = profile(
+        "adyen",
+        "code_at = [\"/errorCode\", \"/resultCode\"]\nrejected = [\"200:Refused\", \"200:Cancelled\"]\n\
+         stored = [\"200:Refused\", \"200:Cancelled\"]\nunknown = [\"200:Error\"]",
+    );
+    for (code, expected) in [
+        ("Authorised", Finding::Applied),
+        ("Refused", Finding::Rejected(About::StoredKind)),
+        ("Cancelled", Finding::Rejected(About::StoredKind)),
+        // Without the word that it is transient it is stored: asking again would only repeat it.
+        ("Error", Finding::StoredError),
+    ] {
+        let body = format!("{{\"resultCode\":\"{code}\"}}");
+        assert_eq!(outcome(&advised, answer(200, &[], &body)).finding, expected, "{code}");
+    }
+}
+
+#[test]
+fn an_answer_that_is_listed_as_unknown_is_never_taken_for_a_refusal() {
+    let answers =
+        profile("none", "unknown = [\"424\", \"200:later\"]\ncode_at = [\"/code\"]\nrejected = [\"424:no\"]");
+    for (status, body, expected) in [
+        (424, "{}", Finding::Unknown),
+        (424, r#"{"code":"no"}"#, THIS),
+        (200, r#"{"code":"later"}"#, Finding::Unknown),
+        (200, "{}", Finding::Applied),
+    ] {
+        assert_eq!(outcome(&answers, answer(status, &[], body)).finding, expected, "{status} {body}");
+    }
+}
+
+#[test]
+fn success_and_nothing_done_in_one_answer_is_unknown() {
+    let answers = profile("none", "retry_directive = \"transient-error=true\"\nalready_done = [\"409\"]");
+    for status in [200, 409] {
+        for (said, contradicts) in [("true", true), ("false", false)] {
+            let outcome = outcome(&answers, answer(status, &[("transient-error", said)], "{}"));
+            assert_eq!(
+                outcome.finding == Finding::Unknown,
+                contradicts,
+                "{status} {said}: {}",
+                outcome.reason
+            );
+        }
+    }
+}
+
+#[test]
+fn a_stranger_that_refuses_credentials_which_it_never_got_refuses_one_effect() {
+    let plain = profile("none", "");
+    for status in [401, 403, 407] {
+        let of_a_stranger = answer(status, &[], "{}");
+        let refused =
+            classify(&plain, of_a_stranger, Asked::Named, "x.example:443", Timestamp::from_micros(0));
+        assert_eq!((refused.finding, refused.credentials_refused), (THIS, false), "{}", refused.reason);
+    }
+    let knows = profile("none", "not_applied = [\"403\"]");
+    let of_a_stranger = answer(403, &[], "{}");
+    let refused = classify(&knows, of_a_stranger, Asked::Named, "x.example:443", Timestamp::from_micros(0));
+    assert_eq!(refused.finding, Finding::NotApplied, "a rule of the contract knows better");
 }
 
 #[test]

@@ -51,6 +51,7 @@ const IN_USE: &str = r#"{"error":{"type":"invalid_request_error","code":"idempot
 const LOCKED: &str = r#"{"error":{"type":"invalid_request_error","code":"lock_timeout"}}"#;
 const REUSED: &str = r#"{"error":{"type":"idempotency_error","message":"Keys for idempotent requests can only be used with the same parameters"}}"#;
 const DECLINED: &str = r#"{"error":{"type":"card_error","code":"card_declined"}}"#;
+const DEPENDENCY: &str = r#"{"error":{"type":"api_error"}}"#;
 const MISSING: &str = r#"{"error":{"type":"invalid_request_error","code":"parameter_missing"}}"#;
 
 const ADYEN_704: &str = r#"{"status":422,"errorCode":"704","message":"request already processed or in progress","errorType":"validation"}"#;
@@ -107,6 +108,11 @@ pub(super) const CASES: &[Case] = &[
     replay("stripe-v1", 500, REPLAYED, "", Finding::StoredError),
     first("stripe-v1", 500, NEVER, "", Finding::StoredError),
     first("stripe-v1", 500, AGAIN, "", Finding::Unknown),
+    first("stripe-v1", 424, NONE, DEPENDENCY, Finding::Unknown),
+    first("stripe-v1", 424, AGAIN, DEPENDENCY, Finding::Unknown),
+    // Stored as every answer that was given during execution: asking again would only replay it.
+    first("stripe-v1", 424, NEVER, DEPENDENCY, Finding::StoredError),
+    replay("stripe-v1", 424, REPLAYED, DEPENDENCY, Finding::StoredError),
     first("stripe-v1", 401, NEVER, "", Finding::NotApplied),
     //
     first("stripe-v2", 200, NONE, r#"{"id":"evt_1"}"#, Finding::Applied),
@@ -118,6 +124,9 @@ pub(super) const CASES: &[Case] = &[
     first("stripe-v2", 500, NEVER, "", Finding::Unknown),
     //
     first("adyen", 200, ECHO, r#"{"pspReference":"1","resultCode":"Authorised"}"#, Finding::Applied),
+    first("adyen", 200, TRANSIENT, r#"{"resultCode":"Error"}"#, Finding::Unknown),
+    // The profile knows no resultCode: `profiles show adyen` says so.
+    first("adyen", 200, ECHO, r#"{"resultCode":"Refused"}"#, Finding::Applied),
     first("adyen", 422, ECHO, ADYEN_704, Finding::InProgress),
     first("adyen", 409, ECHO, ADYEN_704, Finding::InProgress),
     first("adyen", 422, TRANSIENT, ADYEN_704, Finding::InProgress),
@@ -152,7 +161,7 @@ pub(super) const CASES: &[Case] = &[
     first("modern-treasury", 200, NONE, r#"{"id":"p1"}"#, Finding::Applied),
     first("modern-treasury", 409, NONE, "", Finding::InProgress),
     first("modern-treasury", 422, NONE, r#"{"errors":{"code":"parameter_invalid"}}"#, THIS),
-    first("modern-treasury", 500, NONE, "", Finding::Unknown),
+    first("modern-treasury", 500, NONE, "", Finding::StoredError),
     //
     first("mollie", 201, NONE, r#"{"id":"tr_1"}"#, Finding::Applied),
     replay("mollie", 201, REPLAYED, r#"{"id":"tr_1"}"#, Finding::Applied),
@@ -170,7 +179,7 @@ pub(super) const CASES: &[Case] = &[
     replay("paypal-orders-v2", 200, NONE, r#"{"id":"O1","status":"COMPLETED"}"#, Finding::Applied),
     first("paypal-orders-v2", 200, NONE, r#"{"id":"O1","status":"PAYER_ACTION_REQUIRED"}"#, Finding::Applied),
     first("paypal-orders-v2", 409, NONE, PAYPAL_BUSY, Finding::InProgress),
-    first("paypal-orders-v2", 422, NONE, PAYPAL_BUSY, Finding::InProgress),
+    first("paypal-orders-v2", 422, NONE, PAYPAL_BUSY, THIS),
     first("paypal-orders-v2", 400, NONE, PAYPAL_NO_ID, THIS),
     first("paypal-orders-v2", 422, NONE, PAYPAL_CAPTURED, THIS),
     first("paypal-orders-v2", 500, NONE, "", Finding::Unknown),
@@ -200,9 +209,9 @@ pub(super) const CASES: &[Case] = &[
     //
     first("svix", 202, NONE, r#"{"id":"msg_1"}"#, Finding::Applied),
     first("svix", 409, NONE, r#"{"code":"conflict"}"#, THIS),
-    first("svix", 500, NONE, "", Finding::Unknown),
+    first("svix", 500, NONE, "", Finding::StoredError),
     //
     first("telnyx", 200, NONE, r#"{"data":{"id":"m1"}}"#, Finding::Applied),
     first("telnyx", 422, NONE, r#"{"errors":[{"code":"10015"}]}"#, Finding::KeyReused),
-    first("telnyx", 500, NONE, "", Finding::Unknown),
+    first("telnyx", 500, NONE, "", Finding::StoredError),
 ];

@@ -115,6 +115,7 @@ already_done = ["410"]
 not_applied = ["420"]
 rejected = ["400"]
 frees_key = ["5xx"]
+unknown = ["424"]
 stored = ["402"]
 code_at = ["/code"]
 success = { pointer = "/ok", exists = true }

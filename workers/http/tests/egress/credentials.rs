@@ -1,6 +1,6 @@
 //! Whoever can write an effect must not be able to send the downstream's credentials where he likes.
 
-use aftercommit::outcome::Finding;
+use aftercommit::outcome::{About, Finding};
 
 use super::{Names, OUTSIDE, deliver, downstream, effect, ports, to};
 use crate::http::tests::server::{Server, answer};
@@ -35,6 +35,37 @@ async fn credentials_go_to_the_listed_origins_and_to_base_url_alone() {
         let request = server.seen.requests().pop().unwrap();
         assert_eq!(request.contains("sekret-token"), carried, "{target:?}: {request}");
         assert!(request.contains("idempotency-key: order-17/charge"), "{request}");
+    }
+}
+
+#[tokio::test]
+async fn only_who_had_our_credentials_can_refuse_them() {
+    let server = Server::start_at(OUTSIDE, |mut connection| async move {
+        while connection.read().await && connection.write(&answer(401, "", "{}")).await {}
+    })
+    .await;
+    let port: u16 = server.place.rsplit_once(':').unwrap().1.parse().unwrap();
+    let names = Names::new(|_name, _nth| Ok(vec![OUTSIDE]));
+    let settings = format!(
+        "base_url = \"{}/own\"\nauth = {{ bearer = {{ env = \"TOKEN\" }} }}\negress.http = true\n\
+         egress.allow = [\"{OUTSIDE}\"]\negress.auth_origins = [\"http://trusted.example:{port}\"]\n{}",
+        server.url,
+        ports(&[port])
+    );
+    let shop = downstream(&settings, &names);
+    let this = Finding::Rejected(About::ThisAttempt);
+    for (target, expected) in [
+        (Some(format!("http://trusted.example:{port}/hook")), (Finding::NotApplied, true)),
+        (Some(format!("http://stranger.example:{port}/hook")), (this, false)),
+        (None, (Finding::NotApplied, true)),
+    ] {
+        let outcome = deliver(&shop, target.as_deref().map_or_else(effect, to)).await;
+        assert_eq!(
+            (outcome.finding, outcome.credentials_refused),
+            expected,
+            "{target:?}: {}",
+            outcome.reason
+        );
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::{Names, downstream};
 use crate::http::egress::special;
 
 #[test]
@@ -119,4 +120,29 @@ fn special_addresses_are_named() {
         let found = special(address).unwrap_or("public");
         assert!(found.contains(kind), "{address}: {kind:?} in {found:?}");
     }
+}
+
+#[test]
+fn a_range_that_leads_to_ipv4_hosts_allows_only_those_that_are_allowed_themselves() {
+    let names = Names::new(|_name, _nth| Ok(Vec::new()));
+    let accepts = |allow: &str, host: &str| {
+        let shop = downstream(&format!("egress.allow = [{allow}]\n"), &names);
+        let guarded = shop.guarded.expect("it guards");
+        guarded.egress().accept(&format!("https://{host}/")).map(drop)
+    };
+    let (public, private, metadata) = ("[64:ff9b::5db8:d822]", "[64:ff9b::a00:1]", "[64:ff9b::a9fe:a9fe]");
+    for host in [public, private, metadata, "[::ffff:7f00:1]"] {
+        assert!(accepts("", host).is_err(), "{host}");
+    }
+    for gateway in ["\"64:ff9b::/96\"", "\"64:ff9b::/32\"", "\"::/0\""] {
+        assert_eq!(accepts(gateway, public), Ok(()), "{gateway}");
+        for (host, kind) in [(private, "a private address"), (metadata, "a link-local address")] {
+            let problem = accepts(gateway, host).unwrap_err();
+            assert!(problem.contains(kind), "{gateway} {host}: {problem}");
+        }
+    }
+    assert!(accepts("\"::/0\"", "[::ffff:7f00:1]").unwrap_err().contains("a loopback address"));
+    assert_eq!(accepts("\"64:ff9b::/96\", \"10.0.0.0/8\"", private), Ok(()));
+    assert!(accepts("\"10.0.0.0/8\"", private).is_err(), "the gateway itself is not listed");
+    assert_eq!(accepts("\"64:ff9b::a00:0/104\"", private), Ok(()), "who lists these hosts means them");
 }

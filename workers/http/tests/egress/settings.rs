@@ -46,7 +46,7 @@ fn what_the_guard_cannot_hold_is_refused() {
 fn what_it_can_hold_is_shown_and_warned_of() {
     let toml = "dynamic_target = \"url\"\nauth = { bearer = { env = \"TOKEN\" } }\n\
                 egress = { allow = [\"0.0.0.0/0\", \"192.0.2.7\", \"fd00::/8\", \"hooks.internal\"], ports = [8443], \
-                http = true, auth_origins = [\"http://api.example.com\"] }";
+                http = true, auth_origins = [\"http://api.example.com\"] }\nheaders = { X-Shop = \"1\" }";
     let settings = load(toml).unwrap();
     let shown = settings.show();
     for line in
@@ -55,7 +55,11 @@ fn what_it_can_hold_is_shown_and_warned_of() {
         assert!(shown.contains(line), "{line:?} in {shown}");
     }
     let warned: String = settings.check().into_iter().map(|finding| finding.message).collect();
-    assert!(warned.contains("refuses none") && warned.contains("in the clear"), "{warned}");
+    for words in ["refuses none", "in the clear", "headers go to every URL that an effect names"] {
+        assert!(warned.contains(words), "{words:?} in {warned}");
+    }
+    let bare = load("dynamic_target = \"url\"").unwrap().check();
+    assert!(bare.iter().all(|finding| !finding.message.contains("headers")), "{bare:?}");
     assert!(
         load("dynamic_target = \"url\"\nauth = { bearer = { env = \"T\" } }\negress.auth_origins = []")
             .is_ok()
