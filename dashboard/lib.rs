@@ -1,7 +1,10 @@
-//! The dashboard: an axum [`Router`] that mounts anywhere. For now one page that lists effects, and `/healthz`.
+//! The dashboard: an axum [`Router`] that mounts anywhere. For now one page that lists effects, and [`Operations`]: health
+//! and metrics.
 //!
 //! It reads; it changes nothing.
 
+mod metrics;
+mod operations;
 mod page;
 
 use std::sync::Arc;
@@ -19,12 +22,21 @@ use axum::{
     routing::get,
 };
 
+pub use operations::Operations;
+
 /// Effects on a page.
 const PAGE: u32 = 50;
 
-/// The pages, and `/healthz`.
+/// The pages, and health and metrics of the database.
 pub fn router(database: Arc<dyn Database>) -> Router {
-    Router::new().route("/", get(effects)).route("/healthz", get(healthz)).with_state(database)
+    let operations = Operations::default();
+    operations.watch(Arc::clone(&database), None);
+    pages(database).merge(operations.router())
+}
+
+/// The pages alone: a process that serves [`Operations`] of its own merges them.
+pub fn pages(database: Arc<dyn Database>) -> Router {
+    Router::new().route("/", get(effects)).with_state(database)
 }
 
 /// What the page is asked for. Words that name nothing are ignored: a page that was bookmarked still opens.
@@ -46,7 +58,9 @@ async fn effects(State(database): State<Arc<dyn Database>>, Query(asked): Query<
     let read = async {
         let counts = database.counts().await?;
         let effects = database.effects(&filter).await?;
-        Ok::<_, aftercommit::error::StoreError>(page::effects(&counts, &effects, &filter))
+        let (downstreams, now) = (database.downstreams().await?, database.now().await?);
+        let unserved = page::unserved(&downstreams, now);
+        Ok::<_, aftercommit::error::StoreError>(page::effects(&counts, &effects, &filter, &unserved))
     };
     match read.await {
         Ok(html) => (SAFE, Html(html)).into_response(),
@@ -67,8 +81,3 @@ const SAFE: [(header::HeaderName, &str); 4] = [
     (header::REFERRER_POLICY, "no-referrer"),
     (header::CACHE_CONTROL, "no-store"),
 ];
-
-/// The process is alive; no dependency is asked.
-async fn healthz() -> &'static str {
-    "ok\n"
-}

@@ -3,8 +3,9 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use aftercommit::{
+    clock::Timestamp,
     state::State,
-    store::{Count, Filter, Status},
+    store::{Count, DownstreamInfo, Filter, Status},
 };
 
 const STYLE: &str = "
@@ -26,9 +27,17 @@ li > * { overflow-wrap: anywhere; }
 .succeeded { color: var(--good); } .failed { color: var(--bad); } .in_doubt { color: var(--doubt); font-weight: 600; }
 ";
 
-/// The list of effects.
-pub(crate) fn effects(counts: &[Count], effects: &[Status], filter: &Filter) -> String {
+/// Downstreams whose effects wait and that no live worker serves, each in a sentence.
+pub(crate) fn unserved(downstreams: &[DownstreamInfo], now: Timestamp) -> Vec<String> {
+    downstreams.iter().filter_map(|info| info.unserved(now)).collect()
+}
+
+/// The list of effects, below what nobody serves.
+pub(crate) fn effects(counts: &[Count], effects: &[Status], filter: &Filter, unserved: &[String]) -> String {
     let mut body = String::new();
+    for sentence in unserved {
+        put(&mut body, format_args!("<p class=in_doubt role=alert>{}</p>", escape(sentence)));
+    }
     states(&mut body, counts, filter);
     if effects.is_empty() {
         body.push_str("<p class=quiet>No effects here.</p>");
@@ -155,7 +164,7 @@ fn query(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use aftercommit::{clock::Timestamp, effect::EffectId};
+    use aftercommit::effect::EffectId;
 
     use super::*;
 
@@ -186,13 +195,15 @@ mod tests {
             response: None,
             metadata: None,
             refusal_stored: false,
+            payload_dropped: false,
+            log_dropped: false,
             superseded_by: None,
             created_at: Timestamp::from_micros(0),
             finished_at: None,
             token: 1,
         };
         let filter = Filter { downstream: Some("\"><b>".to_owned()), limit: 1, ..Filter::default() };
-        let html = effects(&[], &[effect], &filter);
+        let html = effects(&[], &[effect], &filter, &["No live worker serves <b>x</b>".to_owned()]);
         for markup in ["<script", "<b>", "<i>", "<img"] {
             assert!(!html.contains(markup), "{markup} in {html}");
         }

@@ -88,7 +88,7 @@ pub fn duration_micros(duration: Duration) -> i64 {
 }
 
 /// This machine's time since it was started, suspend included. Only differences mean anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Boot(Duration);
 
 impl Boot {

@@ -3,7 +3,11 @@
 //! [`decide`] is the table of the product's design, row by row; attempts, sweeps, late answers and probes all ask it.
 //! It is the only place that decides about retries.
 
+mod probe;
+
 use std::time::Duration;
+
+pub use probe::{Doubt, Looked, decide_probe};
 
 use crate::{
     clock::Timestamp,
@@ -15,6 +19,9 @@ use crate::{
 
 /// Why an effect that somebody cancelled is in doubt instead.
 pub(crate) const CANCELLED_UNCERTAIN: &str = "cancelled while its outcome was unknown";
+/// Why an effect is in doubt, and neither sent nor probed: today's configuration is not that of its request.
+pub(crate) const REQUEST_CHANGED: &str =
+    "the request would differ from the one that was sent: the downstream's configuration changed";
 
 /// What is known of an effect when an outcome comes in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +50,8 @@ pub struct History {
     pub cancel_requested: bool,
     /// A worker that had lost its lease reported *applied* meanwhile.
     pub applied_late: bool,
+    /// Until when its last request may still be travelling, if one may: its deadline, or the end of its lease.
+    pub travels_until: Option<Timestamp>,
 }
 
 impl History {
@@ -96,7 +105,7 @@ pub fn decide(
             case.because("the downstream holds another request under this key: an earlier body was accepted"),
         ),
         Finding::KeyReused => Decision::Fail(case.because("another request holds this key")),
-        Finding::StoredError => case.probe_or_park("a stored server error: it will never change"),
+        Finding::StoredError => case.probe_or_park("a server error that no repetition can settle"),
         Finding::Applied | Finding::AlreadyDone => Decision::Succeed,
         Finding::Rejected(about) if !history.uncertain || case.proves_the_first(about) => {
             Decision::Fail(outcome.reason.clone())
@@ -200,12 +209,7 @@ impl Case<'_> {
     }
 
     fn probe_or_park(&self, why: &str) -> Decision {
-        let why = self.because(why);
-        if self.contract.can_probe {
-            Decision::ProbeAt(self.now.plus(self.contract.absent_after), why)
-        } else {
-            Decision::Park(why)
-        }
+        park(self.contract, self.history, self.now, &self.because(why))
     }
 
     fn budget_used_up(&self) -> bool {
@@ -272,25 +276,27 @@ pub fn before_sending(
     } else {
         may_send_uncertain(contract, timeout, history, at).err()?
     };
-    Some(park(contract, at, why))
+    Some(park(contract, history, at, why))
 }
 
 /// What becomes of a claimed effect that was not sent, now that something happened meanwhile: a late *applied* came in, or
 /// somebody asked to cancel it.
-pub fn after_meanwhile(history: &History) -> Decision {
+pub fn after_meanwhile(contract: &Contract, history: &History, now: Timestamp) -> Decision {
     if history.applied_late {
         Decision::Succeed
     } else if history.uncertain {
-        Decision::Park(CANCELLED_UNCERTAIN.to_owned())
+        park(contract, history, now, CANCELLED_UNCERTAIN)
     } else {
         Decision::Cancel
     }
 }
 
-/// In doubt: with a probe where there is one, else for a person.
-pub fn park(contract: &Contract, now: Timestamp, why: &str) -> Decision {
+/// In doubt: with a probe where there is one, else for a person. The first probe waits until no request can be travelling any
+/// more; it may find what was applied, while *absent* counts only [`Contract::absent_after`] later.
+pub fn park(contract: &Contract, history: &History, now: Timestamp, why: &str) -> Decision {
     if contract.can_probe {
-        Decision::ProbeAt(now.plus(contract.absent_after), why.to_owned())
+        // Also a time that has passed: it is due at once, and an absence counts from when the request ceased to travel.
+        Decision::ProbeAt(history.travels_until.unwrap_or(now), why.to_owned())
     } else {
         Decision::Park(why.to_owned())
     }

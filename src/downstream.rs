@@ -2,7 +2,12 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
-use crate::{contract::Contract, effect::Effect, outcome::Outcome, schedule::Policy};
+use crate::{
+    contract::Contract,
+    effect::Effect,
+    outcome::{Outcome, Probed, Sighting},
+    schedule::Policy,
+};
 
 /// A place that effects are sent to. An implementation translates and classifies; it never retries, sleeps, decides, or
 /// touches the store.
@@ -12,6 +17,49 @@ pub trait Downstream: Send + Sync {
     /// guess. It asks [`Attempt::may_begin`] right before the first byte, and stops within `attempt.timeout`; the engine
     /// drops the future at the end of the lease.
     async fn deliver(&self, attempt: &Attempt) -> Outcome;
+
+    /// The origin that this effect goes to, where it is not the downstream's own ([`Served::origin`]): a target that the
+    /// effect itself names. Such an origin's troubles hold up only the effects that go there.
+    fn origin(&self, _effect: &Effect) -> Option<Arc<str>> {
+        None
+    }
+
+    /// Asks once whether an effect in doubt was applied, and says what was seen; it applies nothing. Only what the contract
+    /// recognises is a sighting, all else is [`Sighting::Unknown`]. It asks [`Probe::may_begin`] right before each exchange,
+    /// stops within `probe.timeout`, and never repeats one.
+    async fn probe(&self, _probe: &Probe) -> Probed {
+        Probed::new(Sighting::Impossible, "this kind of downstream cannot be asked")
+    }
+}
+
+/// One question about an effect in doubt, as a downstream is given it.
+#[derive(Clone)]
+pub struct Probe {
+    /// The effect.
+    pub effect: Arc<Effect>,
+    /// The key as it was sent: the downstream's prefix and the stored key.
+    pub key: String,
+    /// One deadline for the whole of it, all pages of a list included.
+    pub timeout: Duration,
+    /// Asked right before each exchange.
+    pub gate: Arc<dyn Gate>,
+}
+
+impl Probe {
+    /// Asks the gate.
+    ///
+    /// # Errors
+    ///
+    /// [`Closed`] when nothing may be asked any more.
+    pub fn may_begin(&self) -> Result<(), Closed> {
+        self.gate.may_begin()
+    }
+}
+
+impl fmt::Debug for Probe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Probe").field("effect", &self.effect.id).finish_non_exhaustive()
+    }
 }
 
 /// One try, as a downstream is given it. It cannot settle anything.
@@ -29,7 +77,8 @@ pub struct Attempt {
     pub gate: Arc<dyn Gate>,
 }
 
-/// Whether the first byte may still leave: the lease is held, the window and the expiry have not passed, nobody stopped us.
+/// Whether the first byte may still leave: the lease is held, the window and the expiry have not passed, nobody stopped us or
+/// paused the downstream.
 pub trait Gate: Send + Sync {
     /// `Err` says why not.
     ///
@@ -48,6 +97,9 @@ pub enum Closed {
     /// The worker is stopping.
     #[error("the worker is stopping")]
     Stopping,
+    /// The downstream is paused, or its origin asked for patience or does not answer.
+    #[error("the downstream is held: paused, asked for patience, or its breaker is open")]
+    Held,
 }
 
 impl Attempt {
@@ -85,6 +137,42 @@ pub struct Terms {
     pub request_sha256: [u8; 32],
 }
 
+/// Calls per time, over the whole fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// How many.
+    pub calls: u32,
+    /// In how long.
+    pub period: Duration,
+}
+
+impl Rate {
+    /// From one call to the next, in microseconds: never zero.
+    pub fn interval_us(self) -> i64 {
+        let interval = self.period / self.calls.max(1);
+        crate::clock::duration_micros(interval).max(1)
+    }
+
+    /// Calls that may follow each other at once: what comes to a twentieth of a second, so that a high rate needs few claims
+    /// and a low one keeps its distance from call to call.
+    pub fn burst(self) -> u32 {
+        let burst = 50_000 / self.interval_us();
+        u32::try_from(burst).unwrap_or(u32::MAX).max(1)
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { calls, period } = self;
+        match period.as_secs() {
+            1 => write!(f, "{calls}/s"),
+            60 => write!(f, "{calls}/m"),
+            3600 => write!(f, "{calls}/h"),
+            _ => write!(f, "{calls}/{period:?}"),
+        }
+    }
+}
+
 /// A configured downstream, ready to be served.
 #[derive(Clone)]
 pub struct Served {
@@ -104,6 +192,11 @@ pub struct Served {
     pub operations: BTreeMap<String, Terms>,
     /// The lease of a claim: at least the longest timeout and [`crate::engine::LEASE_MARGIN`].
     pub lease: Duration,
+    /// At most so many calls, over the whole fleet. `None`: as many as there are slots.
+    pub rate: Option<Rate>,
+    /// Where its calls go (scheme, host, port): what asked for patience or does not answer is held up for everybody who calls
+    /// it. `None`: nothing is shared, and nothing is held up.
+    pub origin: Option<Arc<str>>,
 }
 
 impl Served {

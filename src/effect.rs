@@ -1,5 +1,7 @@
 //! Effects and their parts: newtypes that parse, so that what exists is valid.
 
+pub(crate) mod fingerprint;
+
 use std::{fmt, sync::Arc};
 
 use serde_json::value::RawValue;

@@ -57,6 +57,19 @@ pub enum StoreError {
         /// What the configuration says.
         configured: String,
     },
+    /// Somebody else held one of our tables for too long, several times over; nothing was changed.
+    #[error(
+        "somebody else kept one of our tables locked, {times} times over for {seconds} s: nothing was changed. See who it is (SELECT pid, state, xact_start, query FROM pg_stat_activity ORDER BY xact_start: a dump, an open transaction), let them end, and run `aftercommit migrate` again"
+    )]
+    Locked {
+        /// How often it was tried.
+        times: u32,
+        /// How long each time.
+        seconds: u32,
+        /// What the database said.
+        #[source]
+        source: sqlx::Error,
+    },
     /// The URL names no database that is known, or the server cannot be used.
     #[error("{0}")]
     Unsupported(String),
@@ -92,6 +105,11 @@ impl StoreError {
                         || ["08", "40", "53", "55", "57", "58"].iter().any(|class| code.starts_with(class))
                 }
             })
+    }
+
+    /// This login may not do that.
+    pub fn is_forbidden(&self) -> bool {
+        self.code().is_some_and(|code| code == "42501")
     }
 
     /// The database read what it was given and refuses a value in it: a repetition is refused too, a smaller or plainer one

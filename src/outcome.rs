@@ -13,6 +13,9 @@ pub struct Outcome {
     pub replayed: bool,
     /// The downstream asked not to be called before this much time has passed.
     pub retry_after: Option<Duration>,
+    /// The downstream did not accept the credentials that we sent, or none where it should have had some: no effect will fare
+    /// better until a person mended them. Never of a place that an effect named and that gets none: only that effect wanted it.
+    pub credentials_refused: bool,
     /// A sentence for people: what happened, without secrets. At most [`REASON_MAX`] bytes are stored.
     pub reason: String,
     /// What the downstream said, if it said anything.
@@ -33,7 +36,8 @@ pub enum Finding {
     Rejected(About),
     /// The downstream holds another request under this key.
     KeyReused,
-    /// A server error that the downstream stored under the key: it will never change.
+    /// A server error that no repetition can settle: stored under the key, it will never change; or it freed the key, and
+    /// a repetition would be another request.
     StoredError,
     /// Certainly not applied by this attempt.
     NotApplied,
@@ -143,10 +147,53 @@ pub struct Response {
     pub truncated: bool,
 }
 
+/// What a probe showed of an effect in doubt. It is no attempt: it applies nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probed {
+    /// What was seen.
+    pub sighting: Sighting,
+    /// The downstream asked not to be called before this much time has passed.
+    pub retry_after: Option<Duration>,
+    /// A sentence for people: what was seen, without secrets.
+    pub reason: String,
+    /// The object that was found, as the downstream showed it: stored when the effect succeeds.
+    pub response: Option<Response>,
+}
+
+/// What a probe saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sighting {
+    /// The object, and it shows that it was applied.
+    Applied,
+    /// The object, and it does not show that it was applied: it is pending, or it failed.
+    Unproven,
+    /// Everything where the object would stand, whole, and it does not stand there.
+    Absent,
+    /// Nothing that can be relied on: no answer, an unknown one, a list that was not read whole.
+    Unknown,
+    /// The effect cannot be asked about, and asking again will not change that.
+    Impossible,
+}
+
+impl Probed {
+    /// A sighting without a response.
+    pub fn new(sighting: Sighting, reason: impl Into<String>) -> Self {
+        Self { sighting, retry_after: None, reason: reason.into(), response: None }
+    }
+}
+
 impl Outcome {
     /// An outcome without a response.
     pub fn new(finding: Finding, phase: Phase, reason: impl Into<String>) -> Self {
-        Self { finding, phase, replayed: false, retry_after: None, reason: reason.into(), response: None }
+        Self {
+            finding,
+            phase,
+            replayed: false,
+            retry_after: None,
+            credentials_refused: false,
+            reason: reason.into(),
+            response: None,
+        }
     }
 
     /// The outcome of a claim whose lease ended.

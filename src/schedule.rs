@@ -56,6 +56,18 @@ impl Policy {
         }
     }
 
+    /// How an effect is retried whose only trouble were the credentials of the downstream it goes to: that uses up nothing, and
+    /// it is due at once when the downstream is resumed.
+    pub fn after_refused_credentials(&self) -> Self {
+        Self {
+            initial: DELAY_MIN,
+            max: DELAY_MIN,
+            max_attempts: u32::MAX,
+            max_age: Duration::MAX,
+            ..self.clone()
+        }
+    }
+
     /// The delay after try number `tries` of effect `id`: full jitter below the ceiling, at least a tenth of
     /// [`Self::initial`] (and never zero); `retry_after` lengthens it, up to [`Self::max_pause`].
     pub fn delay(&self, id: EffectId, tries: u32, retry_after: Option<Duration>) -> Duration {

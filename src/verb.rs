@@ -24,6 +24,8 @@ pub enum Verb {
     },
     /// An in-doubt effect was not applied: nothing is sent until somebody says `retry`.
     ResolveNotApplied,
+    /// Payload, body, headers, response and what the log quotes of the downstream go; key, fingerprint and outcome stay.
+    Redact,
 }
 
 impl Verb {
@@ -35,14 +37,15 @@ impl Verb {
             Self::Cancel => "cancel",
             Self::ResolveApplied { .. } => "resolve applied",
             Self::ResolveNotApplied => "resolve not-applied",
+            Self::Redact => "redact",
         }
     }
 
-    /// Whether a reason must be given: where a person changes the outcome. A resend changes none; what it risks is asked
-    /// for by a typed confirmation.
+    /// Whether a reason must be given: where a person changes the outcome or takes away what others may look for. A resend
+    /// does neither; what it risks is asked for by a typed confirmation.
     pub const fn needs_reason(&self) -> bool {
         match self {
-            Self::ResolveApplied { .. } | Self::ResolveNotApplied => true,
+            Self::ResolveApplied { .. } | Self::ResolveNotApplied | Self::Redact => true,
             Self::Retry | Self::Resend | Self::Cancel => false,
         }
     }
@@ -85,6 +88,10 @@ pub struct Subject {
     pub superseded: bool,
     /// The vendor stored the refusal under the key: a retry could only replay it.
     pub refusal_stored: bool,
+    /// Retention or a person dropped its payload; only a fingerprint tells what the request was.
+    pub payload_dropped: bool,
+    /// Retention dropped its attempt log. The log of what may still be sent holds every call that the downstream saw.
+    pub log_dropped: bool,
 }
 
 /// Two hashes of a request: as it was sent, and as it would be rendered today.
@@ -111,6 +118,10 @@ pub enum Change {
     End(State),
     /// In doubt: cancelled while its outcome was unknown.
     Park(String),
+    /// The fingerprint takes the place of the payload; the response, and what note and log say, go.
+    Redact,
+    /// The same, until a probe at this time says more.
+    Probe(Timestamp, String),
 }
 
 /// Why a verb changes nothing.
@@ -162,6 +173,16 @@ pub enum Refusal {
         "the downstream stored its refusal under this key, so a retry could only replay it: write a new effect with a new key"
     )]
     RefusalStored,
+    /// The payload is gone.
+    #[error(
+        "its payload was dropped (retention.payloads, or a redaction), so it cannot be sent again: write a new effect with a new key"
+    )]
+    PayloadDropped,
+    /// The attempt log is gone.
+    #[error(
+        "its attempt log was dropped (retention.history), so what the downstream saw is not known here any more and it cannot be sent again: write a new effect with a new key"
+    )]
+    LogDropped,
     /// No reason was given.
     #[error("{verb} needs a reason (--reason TEXT)")]
     NeedsReason {
@@ -193,13 +214,14 @@ pub fn judge(
     match verb {
         Verb::Retry => retry(subject),
         Verb::Resend => resend(subject, now),
-        Verb::Cancel => cancel(subject),
+        Verb::Cancel => cancel(subject, now),
         Verb::ResolveApplied { .. } => {
             in_doubt_and_quiet(verb, subject, now).map(|()| Change::End(State::Succeeded))
         }
         Verb::ResolveNotApplied => {
             in_doubt_and_quiet(verb, subject, now).map(|()| Change::End(State::Failed))
         }
+        Verb::Redact => redact(subject),
     }
 }
 
@@ -207,6 +229,8 @@ fn retry(subject: &Subject) -> Result<Change, Refusal> {
     match subject.state {
         State::Failed if subject.superseded => Err(Refusal::Superseded),
         State::Failed if subject.refusal_stored => Err(Refusal::RefusalStored),
+        State::Failed if subject.payload_dropped => Err(Refusal::PayloadDropped),
+        State::Failed if subject.log_dropped => Err(Refusal::LogDropped),
         State::Failed => Ok(Change::NewHistory),
         State::Scheduled | State::Retrying => Ok(Change::DueNow),
         State::InDoubt => Err(wrong(
@@ -255,12 +279,18 @@ fn resend(subject: &Subject, now: Timestamp) -> Result<Change, Refusal> {
     }
 }
 
-fn cancel(subject: &Subject) -> Result<Change, Refusal> {
+fn cancel(subject: &Subject, now: Timestamp) -> Result<Change, Refusal> {
     let uncertain = subject.history.as_ref().is_some_and(|history| history.uncertain);
     match subject.state {
         State::InFlight => Ok(Change::RequestCancel),
         State::Waiting | State::Scheduled | State::Ready | State::Retrying if uncertain => {
-            Ok(Change::Park(CANCELLED_UNCERTAIN.to_owned()))
+            let why = CANCELLED_UNCERTAIN.to_owned();
+            let can_probe = subject.contract.as_ref().is_some_and(|contract| contract.can_probe);
+            Ok(if can_probe {
+                Change::Probe(subject.quiet_at.map_or(now, |until| until.max(now)), why)
+            } else {
+                Change::Park(why)
+            })
         }
         State::Waiting | State::Scheduled | State::Ready | State::Retrying => {
             Ok(Change::End(State::Cancelled))
@@ -274,6 +304,31 @@ fn cancel(subject: &Subject) -> Result<Change, Refusal> {
         State::Succeeded | State::Failed | State::Cancelled | State::Expired => {
             Err(wrong("cancel", "pending effects, and in-flight ones as a request", subject, "It has ended."))
         }
+    }
+}
+
+/// What may still be sent must stay as it was written.
+fn redact(subject: &Subject) -> Result<Change, Refusal> {
+    match subject.state {
+        State::Succeeded | State::Failed | State::Cancelled | State::Expired => Ok(Change::Redact),
+        State::InDoubt => Err(wrong(
+            "redact",
+            "effects that have ended",
+            subject,
+            "A resend would need its payload: resolve it first.",
+        )),
+        State::Waiting | State::Scheduled | State::Ready | State::Retrying => Err(wrong(
+            "redact",
+            "effects that have ended",
+            subject,
+            "Its payload is still to be sent: cancel it first.",
+        )),
+        State::InFlight => Err(wrong(
+            "redact",
+            "effects that have ended",
+            subject,
+            "Its payload may be sent again: wait for the attempt to end.",
+        )),
     }
 }
 

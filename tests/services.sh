@@ -5,6 +5,7 @@
 #   AFTERCOMMIT_TEST_PGBOUNCER    the same through pgbouncer: transaction mode, two server connections per database
 #   AFTERCOMMIT_TEST_PG_BIN       folder of the server's binaries, for tests that start and kill a server of their own
 #   AFTERCOMMIT_TEST_PYTHON       a Python with tests/requirements.txt
+#   AFTERCOMMIT_TEST_LOCALSTRIPE  localstripe, of tests/requirements.txt
 #   AFTERCOMMIT_TEST_STRIPE_MOCK  autostart.js of stripe-stateful-mock
 # shellcheck shell=bash
 
@@ -150,6 +151,7 @@ start_services() {
 
   python3 -c 'import venv, ensurepip' 2>/dev/null || apt_install python3 python3-venv
   command -v npm >/dev/null || apt_install nodejs npm
+  command -v systemd-analyze >/dev/null || apt_install systemd
 
   if [ -z "${AFTERCOMMIT_TEST_POSTGRES:-}" ] && [ -z "$(postgres_binaries)" ]; then apt_install postgresql; fi
   AFTERCOMMIT_TEST_PG_BIN=$(postgres_binaries)
@@ -167,6 +169,7 @@ start_services() {
     install_once python tests/requirements.txt python_packages
     export AFTERCOMMIT_TEST_PYTHON=$cache/python/bin/python
   fi
+  export AFTERCOMMIT_TEST_LOCALSTRIPE=${AFTERCOMMIT_TEST_LOCALSTRIPE:-$(dirname "$AFTERCOMMIT_TEST_PYTHON")/localstripe}
   if [ -z "${AFTERCOMMIT_TEST_STRIPE_MOCK:-}" ]; then
     install_once node tests/package-lock.json node_packages
     export AFTERCOMMIT_TEST_STRIPE_MOCK=$cache/node/node_modules/stripe-stateful-mock/autostart.js

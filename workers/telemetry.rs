@@ -1,9 +1,13 @@
 //! Logs: to stderr, readable on a terminal and JSON lines otherwise, times in UTC. What is logged is chosen with
-//! `AFTERCOMMIT_LOG`, else `RUST_LOG`. Payloads, responses and secrets are never logged, at any level.
+//! `AFTERCOMMIT_LOG`, else `RUST_LOG`. Payloads, responses and secrets are never logged, at any level: what the libraries
+//! below us would say of them under `trace` is cut off here, whatever the filter asks for.
 
 use std::io::{self, IsTerminal};
 
-use tracing_subscriber::EnvFilter;
+use tracing::{Level, Metadata};
+use tracing_subscriber::{
+    EnvFilter, filter::filter_fn, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+};
 
 /// What a command logs unless the environment says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,24 +27,45 @@ impl Verbosity {
     }
 }
 
-/// Starts logging. An unreadable filter is said on stderr and replaced by the default: a worker that does not start
-/// because of its log filter would be worse.
-pub(crate) fn start(verbosity: Verbosity) {
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Starts logging, in `format` or, where nobody chose one, as the reader of stderr needs it. An unreadable filter is said on
+/// stderr and replaced by the default: a worker that does not start because of its log filter would be worse.
+pub(crate) fn start(verbosity: Verbosity, format: Option<Format>) {
     let filter = filter(verbosity);
     let terminal = io::stderr().is_terminal();
+    let format = format.unwrap_or(if terminal { Format::Text } else { Format::Json });
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     // A second start in one process changes nothing: the first one's subscriber stays.
-    if terminal {
-        let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        builder.with_ansi(colours).with_target(false).try_init().ok();
-    } else {
-        builder.json().flatten_event(true).with_current_span(false).try_init().ok();
+    match format {
+        Format::Text => {
+            let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+            let subscriber = builder.with_ansi(colours).with_target(false).finish();
+            subscriber.with(filter_fn(is_ours_or_grave)).try_init().ok();
+        }
+        Format::Json => {
+            let subscriber = builder.json().flatten_event(true).with_current_span(false).finish();
+            subscriber.with(filter_fn(is_ours_or_grave)).try_init().ok();
+        }
     }
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let said = panic.payload_as_str().unwrap_or("no message");
         tracing::error!(place, "panic: {said}");
     }));
+}
+
+/// Our own events, and others' from `warn` up: below that, HTTP and database libraries print headers, frames, statements and
+/// what the server tells its clients.
+fn is_ours_or_grave(metadata: &Metadata<'_>) -> bool {
+    metadata.target().starts_with("aftercommit") || *metadata.level() <= Level::WARN
 }
 
 fn filter(verbosity: Verbosity) -> EnvFilter {

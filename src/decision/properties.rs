@@ -109,11 +109,17 @@ fn any_outcome() -> impl Strategy<Value = Outcome> {
 }
 
 fn any_history() -> impl Strategy<Value = History> {
-    let times = (any_time(), option::of(any_time()), option::of(any_time()));
+    let times = (any_time(), option::of(any_time()), option::of(any_time()), option::of(any_time()));
     let counts = (any::<i64>(), any::<u32>(), any::<u32>());
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     (times, counts, flags, any_window(), prop::bool::weighted(0.05)).prop_map(
-        |((started_at, first_sent_at, expires_at), (id, attempts, tries), flags, window, applied_late)| {
+        |(
+            (started_at, first_sent_at, expires_at, travels_until),
+            (id, attempts, tries),
+            flags,
+            window,
+            applied_late,
+        )| {
             let (uncertain, sent_before, resend, cancel_requested) = flags;
             History {
                 id: EffectId::new(id),
@@ -128,6 +134,7 @@ fn any_history() -> impl Strategy<Value = History> {
                 resend,
                 cancel_requested,
                 applied_late,
+                travels_until,
             }
         },
     )

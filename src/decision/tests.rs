@@ -144,7 +144,7 @@ fn kind(decision: &Decision) -> Want {
             Want::Retry
         }
         Decision::ProbeAt(at, _) => {
-            assert_eq!(*at, NOW.plus(HOUR), "a probe waits for absent_after");
+            assert_eq!(*at, NOW.plus(TIMEOUT), "a probe waits while the request may travel");
             Want::Probe
         }
         Decision::Park(_) => Want::Park,
@@ -167,6 +167,7 @@ pub(super) fn history() -> History {
         resend: false,
         cancel_requested: false,
         applied_late: false,
+        travels_until: Some(NOW.plus(TIMEOUT)),
     }
 }
 

@@ -2,17 +2,15 @@
 
 use std::{
     panic::AssertUnwindSafe,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use futures_util::FutureExt;
 
 use super::{
-    Counters, Shared, Stop,
+    Counters, Shared, Stop, budget,
+    held_by::{self, Budgets, Hold, Pass},
     lease::{Base, Held},
     settle::Settling,
 };
@@ -32,6 +30,7 @@ pub(super) struct Holding {
     pub(super) claim: Claim,
     pub(super) held: Arc<Held>,
     pub(super) base: Base,
+    pub(super) pass: Pass,
 }
 
 /// What came of the call.
@@ -45,20 +44,37 @@ enum Called {
 }
 
 /// Carries one claim out. `None`: it was left to the sweep.
-pub(super) async fn run(shared: &Shared, holding: Holding, stop: &Stop) -> Option<Settling> {
+pub(super) async fn run(shared: &Shared, mut holding: Holding, stop: &Stop) -> Option<Settling> {
     let serving = &shared.served[&holding.claim.effect.downstream].served;
     let Some(terms) = serving.terms_of(holding.claim.effect.operation.as_deref()) else {
         let outcome = unknown_operation(&holding.claim);
         return Some(decided(shared, holding, serving.terms.clone(), outcome, None));
     };
+    budget::pass(shared, serving, &mut holding).await;
+    let trial = holding.pass.trial.then(|| holding.pass.origin.clone()).flatten();
+    let settling = tried(shared, serving, terms, holding, stop).await;
+    if settling.as_ref().is_some_and(Settling::is_unstarted) {
+        shared.budgets.end_trial(trial.as_ref());
+    }
+    settling
+}
+
+async fn tried(
+    shared: &Shared,
+    serving: &Served,
+    terms: &Terms,
+    holding: Holding,
+    stop: &Stop,
+) -> Option<Settling> {
     let now = holding.base.now(&*shared.clock);
     if let Some(decision) = must_not_send(&holding.claim, terms, now) {
-        return Some(Settling::unstarted(holding, Next::Decided(decision)));
+        return Some(Settling::unstarted(holding, Next::Decided(decision), None));
     }
     let started = now;
     match call(shared, serving, terms, &holding, stop).await {
-        Called::Outcome(outcome) => Some(decided(shared, holding, terms.clone(), outcome, Some(started))),
-        Called::NotBegun(Closed::Stopping) => Some(Settling::unstarted(holding, Next::GiveBack)),
+        Called::Outcome(outcome) => Some(answered(shared, holding, terms.clone(), outcome, started).await),
+        Called::NotBegun(Closed::Stopping) => Some(Settling::unstarted(holding, Next::GiveBack, None)),
+        Called::NotBegun(Closed::Held) => Some(held_back(shared, holding, terms)),
         Called::NotBegun(Closed::TooLate) => Some(too_late(shared, holding, terms)),
         Called::Abandoned => {
             tracing::warn!(effect = %holding.claim.effect.id, downstream = %holding.claim.effect.downstream,
@@ -74,11 +90,8 @@ fn must_not_send(claim: &Claim, terms: &Terms, now: Timestamp) -> Option<Decisio
     // An uncertain effect without a pin cannot be shown to be sent as it was.
     if claim.history.uncertain && claim.pinned != Some(terms.request_sha256) {
         // Sent once, possibly applied, and what would be sent now is another request: a person must look.
-        return Some(decision::park(
-            &terms.contract,
-            now,
-            "the request would differ from the one that was sent: the downstream's configuration changed",
-        ));
+        // Nor is it probed: what another account or path shows says nothing about what was sent to the first.
+        return Some(Decision::Park(decision::REQUEST_CHANGED.to_owned()));
     }
     decision::before_sending(&terms.contract, terms.timeout, &claim.history, now)
 }
@@ -87,7 +100,34 @@ fn must_not_send(claim: &Claim, terms: &Terms, now: Timestamp) -> Option<Decisio
 fn too_late(shared: &Shared, holding: Holding, terms: &Terms) -> Settling {
     let now = holding.base.now(&*shared.clock);
     let next = must_not_send(&holding.claim, terms, now).map_or(Next::GiveBack, Next::Decided);
-    Settling::unstarted(holding, next)
+    Settling::unstarted(holding, next, None)
+}
+
+/// The downstream is paused, or its origin wants to be left alone: nothing was sent.
+fn held_back(shared: &Shared, holding: Holding, terms: &Terms) -> Settling {
+    let now = holding.base.now(&*shared.clock);
+    let history = &holding.claim.history;
+    let until = budget::held_until(shared, &holding, now);
+    let next = must_not_send(&holding.claim, terms, now)
+        .map_or_else(|| held_by::held(terms, history, (now, until), holding.pass.whose), Next::Decided);
+    let sweep_at = super::settle::sweep_at(&terms.contract, terms.timeout, history, history.uncertain);
+    Settling::unstarted(holding, next, sweep_at)
+}
+
+/// The fleet hears what the call showed; then it is decided upon.
+async fn answered(
+    shared: &Shared,
+    holding: Holding,
+    mut terms: Terms,
+    outcome: Outcome,
+    started: Timestamp,
+) -> Settling {
+    shared.budgets.observe(&holding.pass, &outcome, terms.policy.max_pause, shared.clock.boot());
+    if outcome.credentials_refused {
+        budget::pause_refused(shared, &holding.claim.effect.downstream, &outcome.reason).await;
+        terms.policy = terms.policy.after_refused_credentials();
+    }
+    decided(shared, holding, terms, outcome, Some(started))
 }
 
 fn unknown_operation(claim: &Claim) -> Outcome {
@@ -147,13 +187,21 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
 
 fn decided(
     shared: &Shared,
-    holding: Holding,
+    mut holding: Holding,
     terms: Terms,
     outcome: Outcome,
     started: Option<Timestamp>,
 ) -> Settling {
     let now = holding.base.now(&*shared.clock);
     let started_at = started.unwrap_or(now);
+    if started.is_some() {
+        let downstream = &holding.claim.effect.downstream;
+        shared.figures.attempted(downstream, &outcome, now.since(started_at));
+    }
+    if outcome.phase.may_have_reached() {
+        let history = &mut holding.claim.history;
+        history.travels_until = history.travels_until.max(Some(started_at.plus(terms.timeout)));
+    }
     let decision = decision::decide(
         &terms.policy,
         &terms.contract,
@@ -173,9 +221,11 @@ struct Door {
     /// The call must have begun by then: expiry, and the safe window less the timeout.
     begin_by: Option<Boot>,
     timeout: Duration,
-    /// It refused: whatever the downstream makes of that, nothing was sent.
-    shut: AtomicBool,
-    stopping: AtomicBool,
+    budgets: Arc<Budgets>,
+    downstream: Arc<str>,
+    pass: Pass,
+    /// Why it refused, last: whatever the downstream makes of that, nothing was sent.
+    shut: Mutex<Option<Closed>>,
 }
 
 impl Door {
@@ -192,33 +242,40 @@ impl Door {
             drain: stop.drain.clone(),
             begin_by: begin_by.map(|by| holding.base.boot.plus(by.since(holding.base.at))),
             timeout: terms.timeout,
-            shut: AtomicBool::new(false),
-            stopping: AtomicBool::new(false),
+            budgets: shared.budgets.clone(),
+            downstream: holding.claim.effect.downstream.clone(),
+            pass: holding.pass.clone(),
+            shut: Mutex::new(None),
         }
     }
 
     /// Why it was shut, if it was and the outcome agrees that nothing was sent.
     fn refused(&self, outcome: &Outcome) -> Option<Closed> {
-        let unsent = self.shut.load(Ordering::SeqCst) && !outcome.phase.may_have_reached();
-        unsent.then(|| if self.stopping.load(Ordering::SeqCst) { Closed::Stopping } else { Closed::TooLate })
+        let shut = *self.shut.lock().expect("no holder of this lock panics");
+        shut.filter(|_| !outcome.phase.may_have_reached())
+    }
+
+    fn is_held(&self) -> bool {
+        let now = self.clock.boot();
+        let hold = self.budgets.hold(&self.downstream, self.pass.origin.as_deref(), now);
+        let granted = self.pass.send_by.is_none_or(|by| now < by);
+        !granted || !(hold == Hold::Free || (hold == Hold::Trial && self.pass.trial))
     }
 }
 
 impl Gate for Door {
     fn may_begin(&self) -> Result<(), Closed> {
+        let late = self.begin_by.is_some_and(|by| self.clock.boot() >= by);
         let closed = if self.drain.is_cancelled() {
-            self.stopping.store(true, Ordering::SeqCst);
-            Some(Closed::Stopping)
+            Closed::Stopping
+        } else if late || !self.held.covers(&*self.clock, self.timeout) {
+            Closed::TooLate
+        } else if self.is_held() {
+            Closed::Held
         } else {
-            let late = self.begin_by.is_some_and(|by| self.clock.boot() >= by);
-            (late || !self.held.covers(&*self.clock, self.timeout)).then_some(Closed::TooLate)
+            return Ok(());
         };
-        match closed {
-            None => Ok(()),
-            Some(closed) => {
-                self.shut.store(true, Ordering::SeqCst);
-                Err(closed)
-            }
-        }
+        *self.shut.lock().expect("no holder of this lock panics") = Some(closed);
+        Err(closed)
     }
 }

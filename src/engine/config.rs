@@ -4,7 +4,10 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::downstream::{Served, Terms};
+use crate::{
+    downstream::{Served, Terms},
+    store::Retention,
+};
 
 /// A lease must outlast the timeout by at least this, or every timed-out attempt loses the race against the sweep.
 pub const LEASE_MARGIN: Duration = Duration::from_secs(2);
@@ -30,6 +33,8 @@ pub struct Config {
     pub shutdown_grace: Duration,
     /// How often it looks for leases that ended and effects that are overdue.
     pub sweep_interval: Duration,
+    /// What it drops of effects that have ended, and when; `None` leaves that to others.
+    pub retention: Option<Retention>,
 }
 
 impl Config {
@@ -44,6 +49,9 @@ impl Config {
         }
         if self.poll < Duration::from_millis(10) {
             return Err("worker.poll must be at least 10ms: a shorter one only loads the database".to_owned());
+        }
+        if let Some(Err((setting, problem))) = self.retention.map(|retention| retention.validate()) {
+            return Err(format!("retention.{setting} {problem}"));
         }
         let mut names = HashSet::new();
         for downstream in served {

@@ -8,6 +8,9 @@ use tokio_util::task::TaskTracker;
 use super::{
     Counters, Outages, Serving, Shared, Stop,
     attempt::{self, Holding},
+    budget::{self, Admitted},
+    figures::Beat,
+    held_by::Pass,
     lease::Base,
     settle::Settling,
 };
@@ -27,6 +30,8 @@ const FOLLOW_UPS: [Duration; 4] = [
 ];
 /// With a backlog, wait this long for half of the slots rather than claim a handful.
 const FILL_WAIT: Duration = Duration::from_millis(5);
+/// A budget that has room again is asked no sooner than this.
+const WAKE_MIN: Duration = Duration::from_millis(1);
 
 /// The claiming side of a running worker.
 pub(super) struct Intake {
@@ -59,6 +64,8 @@ struct Round {
     claimed: usize,
     /// Downstreams that could use more slots: theirs were all taken, or all that were asked for were filled.
     hungry: Vec<Arc<str>>,
+    /// When a budget may have room again for what it left out.
+    wake_in: Option<Duration>,
 }
 
 impl Intake {
@@ -105,13 +112,9 @@ impl Intake {
     async fn claim(&mut self) -> Result<Round, StoreError> {
         let wants = self.wants();
         if wants.is_empty() {
-            return Ok(Round { claimed: 0, hungry: self.shared.served.keys().cloned().collect() });
+            let hungry = self.shared.served.keys().cloned().collect();
+            return Ok(Round { claimed: 0, hungry, wake_in: None });
         }
-        let boot = self.shared.clock.boot();
-        let claims = self.ask(wants.clone()).await?;
-        let ahead = self.shared.clock.boot() - boot;
-        let claimed = claims.len();
-        Counters::add(&self.shared.counters.claimed, claimed);
         let mut hungry: Vec<Arc<str>> = self
             .shared
             .served
@@ -119,20 +122,56 @@ impl Intake {
             .filter(|name| !wants.iter().any(|want| want.downstream == **name))
             .cloned()
             .collect();
+        let Admitted { wants, send_by, wake_in } = self.admit(wants).await?;
+        if wants.is_empty() {
+            return Ok(Round { claimed: 0, hungry, wake_in });
+        }
+        let boot = self.shared.clock.boot();
+        let claims = self.ask(wants.clone()).await?;
+        let ahead = self.shared.clock.boot() - boot;
+        self.shared.figures.beat(Beat::Claim, boot);
+        let claimed = claims.len();
+        Counters::add(&self.shared.counters.claimed, claimed);
         for want in &wants {
             let mine: Vec<&Claim> =
                 claims.iter().filter(|claim| claim.effect.downstream == want.downstream).collect();
             if mine.len() >= want.slots as usize {
                 hungry.push(want.downstream.clone());
             }
+            self.give_up(want, mine.len());
             let Some(first) = mine.first() else { continue };
             let base = Base { boot, at: first.claimed_at, ahead };
             let held = self.shared.leases.hold(first.token(), want.lease, boot, mine.len());
+            let origin = self.shared.served[&want.downstream].served.origin.clone();
+            let send_by = send_by.get(&want.downstream).copied();
             for claim in mine {
-                self.hand_out(claim.clone(), &held, base);
+                let pass = Pass { trial: want.trial, send_by, origin: origin.clone(), ..Pass::default() };
+                self.hand_out(Holding { claim: claim.clone(), held: held.clone(), base, pass });
             }
         }
-        Ok(Round { claimed, hungry })
+        Ok(Round { claimed, hungry, wake_in })
+    }
+
+    /// What budgets leave of `wants`. Like the claim, in a task of its own; not at all where no budget has a say.
+    async fn admit(&self, wants: Vec<Want>) -> Result<Admitted, StoreError> {
+        if !budget::concern(&self.shared, &wants) {
+            return Ok(Admitted { wants, ..Admitted::default() });
+        }
+        let shared = self.shared.clone();
+        self.tracker
+            .spawn(async move { budget::admit(&shared, wants).await })
+            .await
+            .map_err(|error| StoreError::Unsupported(format!("a budget's task ended badly: {error}")))?
+    }
+
+    /// Fewer were due than a budget had granted.
+    fn give_up(&self, want: &Want, claimed: usize) {
+        let granted = want.trial || self.shared.served[&want.downstream].served.rate.is_some();
+        let left = want.slots.saturating_sub(u32::try_from(claimed).unwrap_or(u32::MAX));
+        if granted && left > 0 {
+            let (shared, want) = (self.shared.clone(), want.clone());
+            self.tracker.spawn(async move { budget::unused(&shared, &want, left).await });
+        }
     }
 
     /// Runs the claim in a task of its own: a database future that is dropped half-way can leave its connection inside a
@@ -140,7 +179,13 @@ impl Intake {
     async fn ask(&self, wants: Vec<Want>) -> Result<Vec<Claim>, StoreError> {
         let shared = self.shared.clone();
         self.tracker
-            .spawn(async move { shared.store.claim(&shared.config.worker, &wants).await })
+            .spawn(async move {
+                if !shared.is_clear().await? {
+                    return Ok(Vec::new());
+                }
+                let claims = shared.store.claim(&shared.config.worker, &wants).await?;
+                shared.note_claims(claims).await
+            })
             .await
             .map_err(|error| StoreError::Unsupported(format!("the claim's task ended badly: {error}")))?
     }
@@ -169,6 +214,7 @@ impl Intake {
                         slots,
                         lease: serving.served.lease,
                         terms: terms.get(*name).cloned().unwrap_or_default(),
+                        trial: false,
                     }),
                     None => {}
                 }
@@ -177,11 +223,10 @@ impl Intake {
         wants
     }
 
-    fn hand_out(&self, claim: Claim, held: &Arc<super::lease::Held>, base: Base) {
-        let serving: &Serving = &self.shared.served[&claim.effect.downstream];
+    fn hand_out(&self, holding: Holding) {
+        let serving: &Serving = &self.shared.served[&holding.claim.effect.downstream];
         let permits = [take(&self.shared.slots), take(&serving.slots)];
         let slot = Slot { permits: Some(permits), shared: self.shared.clone() };
-        let holding = Holding { claim, held: held.clone(), base };
         let shared = self.shared.clone();
         let outcomes = self.outcomes.clone();
         let stop = self.stop.clone();
@@ -204,7 +249,14 @@ impl Intake {
         }
         let drained = self.stop.drain.clone();
         let shared = self.shared.clone();
+        let room = async {
+            match round.wake_in {
+                Some(wait) => tokio::time::sleep(wait.max(WAKE_MIN)).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
+            () = room => {}
             () = wait_for_slots(&shared, &round.hungry) => self.looks = 0,
             () = self.look_again() => {}
             () = drained.cancelled() => {}

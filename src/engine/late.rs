@@ -1,21 +1,28 @@
 //! Late answers: what a worker found out after it had lost its lease. Always logged; a late *applied* may settle.
 
+use std::sync::Arc;
+
 use super::{Counters, Shared, outage::Outages};
 use crate::{
     outcome::Verdict,
     store::{Late, LateAnswer},
 };
 
-/// Late answers are logged by the store whatever becomes of them; until it answers we try again.
-pub(super) async fn report(shared: &Shared, answers: Vec<LateAnswer>) {
+/// Late answers, with their effects' downstreams, are logged by the store whatever becomes of them; until it answers we try
+/// again.
+pub(super) async fn report(shared: &Shared, answers: Vec<(Arc<str>, LateAnswer)>) {
     if answers.is_empty() {
         return;
     }
+    let (downstreams, answers): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
     let mut outages = Outages::default();
     for _ in 0..10 {
         match shared.store.late(&answers).await {
             Ok(results) => {
-                for (answer, late) in answers.iter().zip(results) {
+                for ((downstream, answer), late) in downstreams.iter().zip(&answers).zip(results) {
+                    if late == Late::Contradicts {
+                        shared.figures.possible_duplicate(downstream);
+                    }
                     say(shared, answer, late);
                 }
                 return;

@@ -1,17 +1,25 @@
 //! The worker's engine: claim, attempt, decide, settle, sweep.
 //!
 //! `intake` claims (committed before the call), `attempt` carries one claim out, `settle` writes what was decided in
-//! batches, `renew` keeps leases alive from a thread of its own, `sweep` judges leases that ended. The loops live here
+//! batches, `budget` and `held_by` keep to rates, pauses and breakers, `hold` to HOLD, `renew` keeps leases alive from a
+//! thread of its own, `sweep` judges leases that ended, `retention` drops what was kept long enough. The loops live here
 //! once; what differs per database lives in `store`, what differs per downstream behind
 //! [`crate::downstream::Downstream`]. Only [`crate::decision`] decides.
 
 mod attempt;
+mod budget;
 mod config;
+mod figures;
+mod held_by;
+mod hold;
 mod intake;
 mod late;
 mod lease;
 mod outage;
+mod probe;
 mod renew;
+mod report;
+mod retention;
 mod settle;
 mod sweep;
 
@@ -19,7 +27,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -28,8 +36,15 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::task::TaskTracker;
 
 pub use config::{Config, LEASE_MARGIN, SETTLE_BATCH_MAX, SETTLE_LINGER, SWEEP_INTERVAL, Stop};
+pub use figures::{ATTEMPT_BUCKETS_MS, DownstreamFigures, LAG_BUCKETS_MS, Pulse, Timings};
+pub use hold::Journal;
+pub use report::Report;
+pub use retention::{Manner, Purged, purge};
 
-use self::{intake::Intake, lease::Leases, outage::Outages, renew::Renewals, settle::Settling};
+use self::{
+    budget::Sharing, figures::Figures, held_by::Budgets, intake::Intake, lease::Leases, outage::Outages,
+    probe::Prober, renew::Renewals, report::Counters, settle::Settling,
+};
 use crate::{
     clock::{Boot, Clock},
     contract::KeyRule,
@@ -37,55 +52,6 @@ use crate::{
     error::StoreError,
     store::{RegisteredDownstream, RegisteredTerms, Registration, Store},
 };
-
-/// What a worker did since it started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Report {
-    /// Effects claimed.
-    pub claimed: u64,
-    /// Attempts made.
-    pub attempted: u64,
-    /// Settles written.
-    pub settled: u64,
-    /// Settles refused because the lease was lost.
-    pub fenced: u64,
-    /// Leases that ended, and overdue effects, that were swept.
-    pub swept: u64,
-    /// Downstream code that panicked; each is recorded as an attempt with an unknown outcome.
-    pub panics: u64,
-    /// *Applied* answers that contradict what a person resolved, or that came for a superseded effect.
-    pub possible_duplicates: u64,
-}
-
-#[derive(Debug, Default)]
-struct Counters {
-    claimed: AtomicU64,
-    attempted: AtomicU64,
-    settled: AtomicU64,
-    fenced: AtomicU64,
-    swept: AtomicU64,
-    panics: AtomicU64,
-    possible_duplicates: AtomicU64,
-}
-
-impl Counters {
-    fn report(&self) -> Report {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Report {
-            claimed: read(&self.claimed),
-            attempted: read(&self.attempted),
-            settled: read(&self.settled),
-            fenced: read(&self.fenced),
-            swept: read(&self.swept),
-            panics: read(&self.panics),
-            possible_duplicates: read(&self.possible_duplicates),
-        }
-    }
-
-    fn add(counter: &AtomicU64, n: usize) {
-        counter.fetch_add(u64::try_from(n).unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-}
 
 /// A served downstream and its free slots. Only the intake takes slots; attempts give them back.
 struct Serving {
@@ -108,10 +74,17 @@ struct Shared {
     slot_freed: Notify,
     leases: Leases,
     counters: Counters,
+    /// What holds calls back; asked right before every first byte.
+    budgets: Arc<Budgets>,
+    figures: Figures,
+    /// Probes that are open.
+    probing: AtomicUsize,
     /// The earliest retry that this worker scheduled, in the database's microseconds: the intake looks again then.
     next_due: AtomicI64,
     /// The numbers of the registered terms; written at every (re)connect.
     terms: Mutex<HashMap<Arc<str>, Vec<OperationTerms>>>,
+    /// Which database it is.
+    watch: hold::Watch,
     /// No sweep before this: others' leases could not be renewed while the database was away.
     sweep_from: Mutex<Boot>,
 }
@@ -135,6 +108,7 @@ impl Engine {
     ) -> Result<Self, String> {
         config.validate(&served)?;
         let sweep_from = Mutex::new(clock.boot());
+        let figures = Figures::of(served.iter().map(|served| served.name.clone()));
         let served = served
             .into_iter()
             .map(|served| {
@@ -150,17 +124,45 @@ impl Engine {
             slot_freed: Notify::new(),
             leases: Leases::default(),
             counters: Counters::default(),
+            budgets: Arc::default(),
+            figures,
+            probing: AtomicUsize::new(0),
             next_due: AtomicI64::new(i64::MAX),
             terms: Mutex::default(),
+            watch: hold::Watch::default(),
             sweep_from,
             config,
         };
         Ok(Self { shared: Arc::new(shared) })
     }
 
+    /// Remembers the database in `journal` too, and not only as long as it runs.
+    #[must_use]
+    pub fn with_journal(mut self, journal: Arc<dyn Journal>) -> Self {
+        let shared = Arc::get_mut(&mut self.shared).expect("nothing shares an engine that was not started");
+        shared.watch.journal = Some(journal);
+        self
+    }
+
     /// What it did so far.
     pub fn report(&self) -> Report {
         self.shared.counters.report()
+    }
+
+    /// Connections that a worker opens at most with a pool of this size: the one that renews leases and the one that listens
+    /// stand beside it.
+    pub const fn connections(pool: u32) -> u32 {
+        pool.saturating_add(2)
+    }
+
+    /// What it measured so far, per downstream that it serves.
+    pub fn figures(&self) -> Vec<DownstreamFigures> {
+        self.shared.figures.read()
+    }
+
+    /// When the database last let it work.
+    pub fn pulse(&self) -> Pulse {
+        self.shared.figures.pulse(self.shared.clock.boot())
     }
 
     /// Works until told to stop. A database outage, however long, is waited out.
@@ -171,15 +173,20 @@ impl Engine {
     pub async fn run(&self, stop: Stop) -> Result<Report, StoreError> {
         let session = Session::start(&self.shared, &stop).await?;
         let sweeping = session.tracker.spawn(sweep::run(self.shared.clone(), stop.clone()));
+        let retaining = session.tracker.spawn(retention::run(self.shared.clone(), stop.clone()));
+        if let Some(prober) = Prober::of(&self.shared, &session.tracker, &stop) {
+            session.tracker.spawn(prober.run());
+        }
         let worked = session.intake(&stop).run().await;
         stop.drain.cancel();
         session.finish(&stop, tokio::time::sleep(self.shared.config.shutdown_grace)).await;
         log_panic("sweep", sweeping.await);
+        log_panic("retention", retaining.await);
         worked.map(|()| self.report())
     }
 
-    /// One claim round: sweeps once, claims what is due (up to the free slots), attempts and settles it; stopped as
-    /// [`Self::run`] is. Of leases that ended it sweeps those that ended a whole lease ago: it cannot wait to see whether
+    /// One claim round: sweeps once, claims what is due (up to the free slots), attempts and settles it, and makes one round of
+    /// due probes; stopped as [`Self::run`] is. Of leases that ended it sweeps those that ended a whole lease ago: it cannot wait to see whether
     /// younger ones only could not be renewed.
     ///
     /// # Errors
@@ -189,15 +196,20 @@ impl Engine {
         let session = Session::start(&self.shared, &stop).await?;
         let swept = sweep::once(&self.shared, self.shared.longest_lease()).await;
         let claimed = if stop.drain.is_cancelled() { Ok(0) } else { session.intake(&stop).round().await };
+        let probed = match Prober::of(&self.shared, &session.tracker, &stop) {
+            Some(prober) if !stop.drain.is_cancelled() => prober.round().await,
+            Some(_) | None => Ok(0),
+        };
         let over = async {
             stop.drain.cancelled().await;
             tokio::time::sleep(self.shared.config.shutdown_grace).await;
         };
         session.finish(&stop, over).await;
-        swept.and(claimed).map(|_| self.report())
+        swept.and(claimed).and(probed).map(|_| self.report())
     }
 
-    /// Works until nothing is due, in flight or about to be retried.
+    /// Works until nothing is due, in flight or about to be retried, and no probe is due now: what is to be probed later is in
+    /// doubt until then, as it would be for a person.
     ///
     /// # Errors
     ///
@@ -223,7 +235,9 @@ impl Engine {
             if before != claimed || !self.shared.leases.is_empty() {
                 continue;
             }
-            if self.shared.store.is_idle(&names).await.unwrap_or(false) {
+            if self.shared.store.is_idle(&names).await.unwrap_or(false)
+                && !probe::is_busy(&self.shared).await.unwrap_or(true)
+            {
                 stop.drain.cancel();
                 return;
             }
@@ -241,18 +255,20 @@ struct Session {
     tracker: TaskTracker,
     outcomes: mpsc::Sender<Settling>,
     settler: tokio::task::JoinHandle<()>,
+    budgets: Sharing,
     renewals: Renewals,
 }
 
 impl Session {
     async fn start(shared: &Arc<Shared>, stop: &Stop) -> Result<Self, StoreError> {
         shared.register(stop).await?;
+        let budgets = Sharing::start(shared).await?;
         let tracker = TaskTracker::new();
         let (outcomes, inbox) = mpsc::channel(shared.config.concurrency as usize + SETTLE_BATCH_MAX);
         let settler = TaskTracker::new().spawn(settle::run(shared.clone(), inbox, stop.abort.clone()));
         let renewals = Renewals::start(shared.clone())
             .map_err(|error| StoreError::Unsupported(format!("no thread for lease renewals: {error}")))?;
-        Ok(Self { shared: shared.clone(), tracker, outcomes, settler, renewals })
+        Ok(Self { shared: shared.clone(), tracker, outcomes, settler, budgets, renewals })
     }
 
     fn intake(&self, stop: &Stop) -> Intake {
@@ -279,6 +295,8 @@ impl Session {
             }
         };
         log_panic("settle", settled);
+        log_panic("budget", self.budgets.stop().await);
+        self.shared.close_journal().await;
         self.renewals.stop().await;
         if let Err(error) = self.shared.store.leave(&self.shared.config.worker).await {
             tracing::debug!(%error, "could not sign off; the worker's row ends by itself");
@@ -361,6 +379,9 @@ pub fn registered(served: &Served) -> RegisteredDownstream {
         operations: std::iter::once(terms(None, &served.terms))
             .chain(served.operations.iter().map(|(name, of)| terms(Some(name.clone()), of)))
             .collect(),
+        kept: Vec::new(),
+        rate: served.rate,
+        origin: served.origin.clone(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, thread, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Outages, Shared};
+use super::{Outages, Shared, figures::Beat};
 
 /// A worker that has not reported for this long is not live; it reports several times as often.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -68,6 +68,7 @@ async fn renew_until(shared: &Shared, stop: &CancellationToken) {
         match shared.store.renew(&shared.config.worker, &due).await {
             Ok(kept) => {
                 reported = asked;
+                shared.figures.beat(Beat::Renewal, asked);
                 outages.over();
                 shared.leases.renewed(&due, &kept, asked);
             }

@@ -35,8 +35,9 @@ pub(super) struct Settling {
 }
 
 enum Found {
-    /// Not attempted: given back, or decided without an attempt (parked, expired, cancelled).
-    Unstarted(Next),
+    /// Not attempted: given back, or decided without an attempt (parked, expired, cancelled, put off); where it waits again,
+    /// when the sweep must look at it.
+    Unstarted(Next, Option<Timestamp>),
     Attempted(Box<Attempted>),
 }
 
@@ -52,8 +53,13 @@ struct Attempted {
 }
 
 impl Settling {
-    pub(super) fn unstarted(holding: Holding, next: Next) -> Self {
-        Self { claim: holding.claim, held: holding.held, found: Found::Unstarted(next), slot: None }
+    pub(super) fn unstarted(holding: Holding, next: Next, sweep_at: Option<Timestamp>) -> Self {
+        let found = Found::Unstarted(next, sweep_at);
+        Self { claim: holding.claim, held: holding.held, found, slot: None }
+    }
+
+    pub(super) fn is_unstarted(&self) -> bool {
+        matches!(self.found, Found::Unstarted(..))
     }
 
     pub(super) fn attempted(
@@ -74,7 +80,7 @@ impl Settling {
     pub(super) fn keep_slot(mut self, slot: Slot) -> (Self, Option<Slot>) {
         let contract = match &self.found {
             Found::Attempted(attempted) => &attempted.terms.contract,
-            Found::Unstarted(_) => return (self, Some(slot)),
+            Found::Unstarted(..) => return (self, Some(slot)),
         };
         if (contract.dedupe, contract.on_unknown) != (Dedupe::None, OnUnknown::Hold) {
             return (self, Some(slot));
@@ -85,13 +91,13 @@ impl Settling {
 
     fn settlement(&self, worker: &Arc<str>) -> Settlement {
         match &self.found {
-            Found::Unstarted(next) => unstarted(&self.claim, next),
+            Found::Unstarted(next, sweep_at) => unstarted(&self.claim, next, *sweep_at),
             Found::Attempted(attempted) => attempted.settlement(&self.claim, worker),
         }
     }
 
     /// Decides again, knowing what happened while the call was open.
-    fn reconsider(&mut self, cancel_requested: bool, applied_late: bool) {
+    fn reconsider(&mut self, shared: &Shared, (cancel_requested, applied_late): (bool, bool)) {
         let history = &mut self.claim.history;
         history.cancel_requested |= cancel_requested;
         history.applied_late |= applied_late;
@@ -106,7 +112,12 @@ impl Settling {
                     attempted.ended_at,
                 );
             }
-            Found::Unstarted(next) => *next = Next::Decided(decision::after_meanwhile(history)),
+            Found::Unstarted(next, _) => {
+                let served = &shared.served[&self.claim.effect.downstream].served;
+                let terms = served.terms_of(self.claim.effect.operation.as_deref()).unwrap_or(&served.terms);
+                let now = self.claim.claimed_at;
+                *next = Next::Decided(decision::after_meanwhile(&terms.contract, history, now));
+            }
         }
     }
 
@@ -121,7 +132,7 @@ impl Settling {
     }
 }
 
-fn unstarted(claim: &Claim, next: &Next) -> Settlement {
+fn unstarted(claim: &Claim, next: &Next, sweep_at: Option<Timestamp>) -> Settlement {
     Settlement {
         id: claim.effect.id,
         token: claim.token(),
@@ -131,7 +142,7 @@ fn unstarted(claim: &Claim, next: &Next) -> Settlement {
         uncertain: claim.history.uncertain,
         quiet_at: None,
         // Whoever is given back keeps its place; the sweep looks when its expiry or its window says so.
-        sweep_at: None,
+        sweep_at: sweep_at.filter(|_| matches!(next, Next::Decided(Decision::RetryAt(_)))),
         response: None,
         refusal_stored: false,
     }
@@ -149,7 +160,8 @@ impl Attempted {
             token: claim.token(),
             decision: Next::Decided(decision.clone()),
             attempt: Some(AttemptLog::of(claim.number, worker.clone(), outcome, began, ended)),
-            counts: outcome.phase.may_have_reached(),
+            // A pause burns nothing: the call is in the log and in no budget.
+            counts: outcome.phase.may_have_reached() && !outcome.credentials_refused,
             uncertain,
             quiet_at: travelling.then(|| started_at.plus(terms.timeout).plus(terms.contract.margin)),
             sweep_at: sweep_at(&terms.contract, terms.timeout, &claim.history, uncertain),
@@ -177,12 +189,28 @@ pub(super) fn sweep_at(
     [window, history.expires_at].into_iter().flatten().min()
 }
 
-/// Whether the vendor keeps this refusal under the key, so that a retry could only replay it.
+/// Whether the vendor keeps this refusal, or this server error, under the key, so that a retry could only replay it.
 fn refusal_stored(contract: &Contract, outcome: &Outcome, decision: &Decision) -> bool {
-    let kept = matches!(outcome.finding, Finding::Rejected(About::StoredKind | About::FirstRequest));
-    kept && matches!(decision, Decision::Fail(_))
-        && contract.dedupe == Dedupe::Key
-        && contract.stores == Stores::Any
+    let ended = match outcome.finding {
+        // It came out of the store.
+        Finding::Rejected(About::FirstRequest) => matches!(decision, Decision::Fail(_)),
+        Finding::Rejected(About::StoredKind) => {
+            contract.stores == Stores::Any && matches!(decision, Decision::Fail(_))
+        }
+        // Elsewhere it is one that freed the key: that is as good as new.
+        Finding::StoredError => {
+            contract.stores == Stores::Any && matches!(decision, Decision::ProbeAt(..) | Decision::Park(_))
+        }
+        Finding::Rejected(About::ThisAttempt)
+        | Finding::Applied
+        | Finding::AlreadyDone
+        | Finding::KeyReused
+        | Finding::NotApplied
+        | Finding::Unknown
+        | Finding::InProgress
+        | Finding::LeaseEnded => false,
+    };
+    ended && contract.dedupe == Dedupe::Key
 }
 
 /// Writes what comes in until the last sender is gone.
@@ -300,13 +328,14 @@ async fn sort_out(
     for ((mut settling, settlement), settled) in batch.into_iter().zip(settlements).zip(settled) {
         match settled {
             Settled::Reconsider { cancel_requested, applied_late } => {
-                settling.reconsider(cancel_requested, applied_late);
+                settling.reconsider(shared, (cancel_requested, applied_late));
                 again.push(settling);
                 continue;
             }
             Settled::Done => {
                 Counters::add(&shared.counters.settled, 1);
                 say(&settling, settlement);
+                measure(shared, &settling, settlement);
                 if let Next::Decided(Decision::RetryAt(due)) = &settlement.decision {
                     shared.look_again_at(*due);
                 }
@@ -314,7 +343,8 @@ async fn sort_out(
             Settled::Lost => {
                 Counters::add(&shared.counters.fenced, 1);
                 tracing::warn!(effect = %settlement.id, token = settlement.token.get(), "the lease was lost: the settle was refused");
-                lost.extend(settling.late_answer(&shared.config.worker));
+                let downstream = settling.claim.effect.downstream.clone();
+                lost.extend(settling.late_answer(&shared.config.worker).map(|answer| (downstream, answer)));
             }
         }
         if shared.leases.settled(settlement.token) {
@@ -341,6 +371,14 @@ fn say(settling: &Settling, settlement: &Settlement) {
         Next::Decided(Decision::Succeed | Decision::Cancel | Decision::Expire) | Next::GiveBack => {
             tracing::debug!(%effect, %downstream, attempt, decision = ?settlement.decision, "settled");
         }
+    }
+}
+
+/// How long a success took from the effect's row.
+fn measure(shared: &Shared, settling: &Settling, settlement: &Settlement) {
+    if let (Next::Decided(Decision::Succeed), Some(attempt)) = (&settlement.decision, &settlement.attempt) {
+        let effect = &settling.claim.effect;
+        shared.figures.delivered(&effect.downstream, attempt.ended_at.since(effect.created_at));
     }
 }
 

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use super::{Counters, Outages, Shared, Stop, settle};
 use crate::{
     clock::Timestamp,
-    decision::{self, Decision},
+    decision::{self, Decision, History},
     error::StoreError,
     outcome::Outcome,
     store::{AttemptLog, Expired, Next, Overdue, RegisteredTerms, Settled, Settlement},
@@ -50,6 +50,10 @@ pub(super) async fn run(shared: Arc<Shared>, stop: Stop) {
 
 /// One look at everything that is over; of leases at those that have been for `patience`.
 pub(super) async fn once(shared: &Shared, patience: Duration) -> Result<(), StoreError> {
+    // What looks unsent may have been sent, where the database went back: it must not expire before that is written.
+    if !shared.is_clear().await? {
+        return Ok(());
+    }
     loop {
         let expired = shared.store.expired(SWEEP_BATCH).await?;
         let written = sweep_expired(shared, &expired, patience).await?;
@@ -85,8 +89,15 @@ async fn sweep_expired(
                 "its lease ended and no worker ever registered its downstream: it stays in flight"),
         }
     }
-    let written = done(&shared.store.sweep_expired(&batch).await?);
+    let settled = shared.store.sweep_expired(&batch).await?;
+    let written = done(&settled);
     Counters::add(&shared.counters.swept, written);
+    Counters::add(&shared.counters.leases_ended, written);
+    for (settlement, _) in batch.iter().zip(&settled).filter(|(_, settled)| **settled == Settled::Done) {
+        if let Some(lost) = expired.iter().find(|lost| lost.id == settlement.id) {
+            shared.figures.lease_ended(&lost.downstream);
+        }
+    }
     if written > 0 {
         tracing::warn!(effects = written, "swept effects whose lease had ended without an outcome");
     }
@@ -95,9 +106,11 @@ async fn sweep_expired(
 
 fn judge_expired(lost: &Expired, terms: &RegisteredTerms, now: Timestamp) -> Settlement {
     let outcome = Outcome::lease_ended();
-    let decision =
-        decision::decide(&terms.policy, &terms.contract, terms.timeout, &lost.history, &outcome, now);
-    let uncertain = decision::uncertain_after(&lost.history, &outcome, &decision);
+    // Whoever held it may have sent it until the very end of the lease.
+    let travels_until = lost.history.travels_until.max(Some(lost.lease_until));
+    let history = History { travels_until, ..lost.history.clone() };
+    let decision = decision::decide(&terms.policy, &terms.contract, terms.timeout, &history, &outcome, now);
+    let uncertain = decision::uncertain_after(&history, &outcome, &decision);
     Settlement {
         id: lost.id,
         token: lost.token,

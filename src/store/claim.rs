@@ -37,6 +37,8 @@ pub struct Want {
     pub lease: Duration,
     /// The registered terms of each operation (`None`: the default one), as [`super::Store::register`] numbered them.
     pub terms: Vec<(Option<String>, i64)>,
+    /// The one call that finds out whether an origin whose breaker is open answers again ([`super::Budget::begin_trial`]).
+    pub trial: bool,
 }
 
 /// A worker's time-limited right to attempt one effect. It is committed and durable before anybody holds it.
@@ -132,7 +134,8 @@ pub struct Settlement {
     pub sweep_at: Option<Timestamp>,
     /// What the downstream said: stored with the outcome.
     pub response: Option<Response>,
-    /// The vendor stored this refusal under the key: the failed effect can only be reissued.
+    /// The vendor stored this refusal under the key: the failed effect can only be reissued. Of an effect that stays: it stored
+    /// a server error, so that a probe's *absent* does not prove that nothing will be applied.
     pub refusal_stored: bool,
 }
 

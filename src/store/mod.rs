@@ -1,33 +1,48 @@
-//! The seam to the database: [`Store`] (the engine's verbs), [`Inspect`] and [`Operate`] (people's), [`connect`].
+//! The seam to the database: [`Store`] (the engine's verbs), [`Inspect`], [`Operate`] and [`Examine`] (people's), [`connect`].
 //!
 //! A folder per database holds statements, nothing else: no loops, no decisions. What differs between databases differs
 //! there and nowhere else; the conformance suite in `tests/store` runs every case on each.
 
+mod breaker;
+mod budget;
 mod claim;
+mod doctor;
+pub mod identity;
 mod page;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod probe;
+mod retain;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
 use std::{sync::Arc, time::Duration};
 
+pub use breaker::{Breaker, FAILURES_TO_OPEN, Origin, Sign};
+pub use budget::{Acted as PauseActed, Budget, Granted, Holds, Pause, PausedBy, Report};
 pub use claim::{
     AttemptLog, Claim, Expired, Late, LateAnswer, Next, Overdue, RegisteredTerms, Settled, Settlement, Token,
     Want,
 };
-pub use page::{Audited, Count, DownstreamInfo, Filter, LoggedAttempt, PAGE_MAX, Status, WorkerInfo};
+pub use doctor::{Connections, EngineFacts, Examine, Examined, PostgresFacts, Session, SqliteFacts};
+pub use page::{
+    Audited, Content, Count, DownstreamInfo, Filter, Intent, LoggedAttempt, Look, PAGE_MAX, Status,
+    WorkerInfo,
+};
+pub use probe::{DueProbe, ProbeSettlement, ProbeWant, Probes};
+pub use retain::{AHEAD_MAX, Ahead, Batch, Retain, Retention, Step};
 
 use crate::{
     clock::Timestamp,
     contract::KeyRule,
+    downstream::Rate,
     effect::EffectId,
     error::StoreError,
     verb::{Actor, Change, Refusal, Seen, Verb},
 };
 
 /// The newest schema this library knows; `migrate` brings a database to it, and a newer one is refused.
-pub const SCHEMA_VERSION: i32 = 5;
+pub const SCHEMA_VERSION: i32 = 6;
 
 /// A worker as it registers itself at every (re)connect.
 #[derive(Clone, Debug)]
@@ -54,6 +69,13 @@ pub struct RegisteredDownstream {
     pub key: KeyRule,
     /// Each operation's terms (`None`: the default one), with the hash of its request.
     pub operations: Vec<(Option<String>, RegisteredTerms, [u8; 32])>,
+    /// Operations whose terms stay what they are, because whoever registers cannot tell today's: a credential that is part of
+    /// them is not at hand.
+    pub kept: Vec<Option<String>>,
+    /// Calls that the fleet may make.
+    pub rate: Option<Rate>,
+    /// Where they go.
+    pub origin: Option<Arc<str>>,
 }
 
 /// The numbers that the database gave to registered terms: (downstream, operation, number).
@@ -62,9 +84,9 @@ pub type TermsIds = Vec<(Arc<str>, Option<String>, i64)>;
 /// The engine's verbs. Every method is one transaction; an error means that nothing is known of its effect, and the caller
 /// may repeat it. Dropping a future may leave a connection in a transaction: run these in tasks that are never aborted.
 #[async_trait::async_trait]
-pub trait Store: Send + Sync {
+pub trait Store: Budget + Probes + Retain + identity::Identify {
     /// Makes names, contracts and terms known, and the worker live. Equal terms keep their number. An operation that a
-    /// downstream no longer lists is no operation of today. Where a window became narrower, or the key promises nothing any
+    /// downstream lists neither there nor as kept is no operation of today. Where a window became narrower, or the key promises nothing any
     /// more, `sweep_at` of its uncertain effects moves to the earlier time.
     async fn register(&self, registration: &Registration) -> Result<TermsIds, StoreError>;
 
@@ -77,7 +99,7 @@ pub trait Store: Send + Sync {
 
     /// Claims up to `slots` due effects of each wanted downstream, oldest first; fewer when fewer are due. Never more. The
     /// claim is durable before it returns: attempt, try and number counted, `first_sent_at` set where it was not, the terms
-    /// of a certain effect pinned anew. One round trip.
+    /// of a certain effect pinned anew. Nothing while the fleet is on HOLD. One round trip.
     async fn claim(&self, worker: &str, wants: &[Want]) -> Result<Vec<Claim>, StoreError>;
 
     /// Writes each settlement whose token is still its effect's, with its log row, in one transaction; says what became of
@@ -130,8 +152,10 @@ pub trait Store: Send + Sync {
 /// People's view.
 #[async_trait::async_trait]
 pub trait Inspect: Send + Sync {
-    /// One effect.
+    /// One effect. What was answered is left out for a login that may only view.
     async fn effect(&self, id: EffectId) -> Result<Option<Status>, StoreError>;
+    /// What the application asked for with this effect. [`StoreError::is_forbidden`] for a login that may only view.
+    async fn intent(&self, id: EffectId, look: Look) -> Result<Option<Intent>, StoreError>;
     /// A page of effects, newest first.
     async fn effects(&self, filter: &Filter) -> Result<Vec<Status>, StoreError>;
     /// The attempts of an effect, oldest first.
@@ -172,9 +196,9 @@ pub trait Operate: Send + Sync {
 }
 
 /// A database, whichever it is.
-pub trait Database: Store + Inspect + Operate {}
+pub trait Database: Store + Inspect + Operate + Pause + Examine {}
 
-impl<T: Store + Inspect + Operate> Database for T {}
+impl<T: Store + Inspect + Operate + Pause + Examine> Database for T {}
 
 /// How to connect.
 #[derive(Clone, Debug)]

@@ -1,5 +1,6 @@
 //! What inspection asks and is told.
 
+use super::{Breaker, PausedBy};
 use crate::{clock::Timestamp, effect::EffectId, outcome::Verdict, state::State};
 
 /// Which effects to list. Newest first, by id.
@@ -59,6 +60,10 @@ pub struct Status {
     pub metadata: Option<Box<serde_json::value::RawValue>>,
     /// The downstream stored its refusal under the key: a retry could only replay it.
     pub refusal_stored: bool,
+    /// Retention, or a person, dropped its payload: it cannot be sent again.
+    pub payload_dropped: bool,
+    /// Retention dropped its attempt log: what the downstream saw is not known here any more, and it cannot be sent again.
+    pub log_dropped: bool,
     /// The effect that took its place.
     pub superseded_by: Option<EffectId>,
     /// When it was written.
@@ -67,6 +72,43 @@ pub struct Status {
     pub finished_at: Option<Timestamp>,
     /// Its fencing token: an action carries the state and token it was decided on.
     pub token: i64,
+}
+
+/// What the application asked for, besides what [`Status`] shows. Who may only view is refused it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Intent {
+    /// Path, routing key, subject or stream within the downstream.
+    pub target: Option<String>,
+    /// The body's type.
+    pub content_type: Option<String>,
+    /// Not begun after this.
+    pub expires_at: Option<Timestamp>,
+    /// How many bytes are to be sent; `None` when there is no content.
+    pub bytes: Option<u64>,
+    /// What is to be sent.
+    pub content: Content,
+}
+
+/// What an effect carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Nothing.
+    None,
+    /// Nothing any more: retention, or a person, dropped it.
+    Dropped,
+    /// A JSON text; the text when the whole was asked for.
+    Json(Option<String>),
+    /// Bytes; they themselves when the whole was asked for.
+    Bytes(Option<Vec<u8>>),
+}
+
+/// How much of an effect's content is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Whether there is some, and how long it is.
+    Size,
+    /// All of it.
+    Whole,
 }
 
 /// An attempt as `attempt_log` shows it.
@@ -108,7 +150,7 @@ pub struct Count {
 }
 
 /// A downstream as registered.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct DownstreamInfo {
     /// Its name.
     pub name: String,
@@ -128,6 +170,35 @@ pub struct DownstreamInfo {
     pub failed: u64,
     /// When its oldest due effect became due.
     pub oldest_due_at: Option<Timestamp>,
+    /// Who paused it, by hand or because its credentials were refused.
+    pub paused: Option<PausedBy>,
+    /// Where its calls go.
+    pub origin: Option<String>,
+    /// Its origin asked to be left alone until then.
+    pub paused_until: Option<Timestamp>,
+    /// Whether its origin answers.
+    pub breaker: Breaker,
+    /// What went wrong at its origin last, while it is held.
+    pub hold_reason: Option<String>,
+    /// Calls that the fleet may make.
+    pub rate: Option<String>,
+}
+
+impl DownstreamInfo {
+    /// Where effects wait and no live worker serves them: that, how many, and for how long, as a sentence without its end.
+    pub fn unserved(&self, now: Timestamp) -> Option<String> {
+        let waiting = self.pending + self.in_flight;
+        if self.workers > 0 || waiting == 0 {
+            return None;
+        }
+        let oldest = match self.oldest_due_at.map(|due| now.since(due).as_secs()) {
+            None => String::new(),
+            Some(seconds @ 0..=119) => format!(", the oldest due for {seconds} s"),
+            Some(seconds @ 120..=7_199) => format!(", the oldest due for {} min", seconds / 60),
+            Some(seconds) => format!(", the oldest due for {} h", seconds / 3_600),
+        };
+        Some(format!("no live worker for downstream {}: {waiting} pending{oldest}", self.name))
+    }
 }
 
 /// A worker as it last reported.
@@ -162,6 +233,8 @@ pub struct Audited {
     pub verb: String,
     /// Which effect.
     pub effect_id: Option<EffectId>,
+    /// Which downstream, where it was about no effect.
+    pub downstream: Option<String>,
     /// From which state.
     pub from_state: Option<String>,
     /// To which state.

@@ -8,13 +8,14 @@ use crate::{contract::OnUnknown, effect::EffectId};
 const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn verbs() -> [Verb; 5] {
+fn verbs() -> [Verb; 6] {
     [
         Verb::Retry,
         Verb::Resend,
         Verb::Cancel,
         Verb::ResolveApplied { response: None },
         Verb::ResolveNotApplied,
+        Verb::Redact,
     ]
 }
 
@@ -36,6 +37,7 @@ fn subject(state: State, uncertain: bool) -> Subject {
         resend: false,
         cancel_requested: false,
         applied_late: false,
+        travels_until: None,
     };
     Subject {
         state,
@@ -46,6 +48,8 @@ fn subject(state: State, uncertain: bool) -> Subject {
         pinned: None,
         superseded: false,
         refusal_stored: false,
+        payload_dropped: false,
+        log_dropped: false,
     }
 }
 
@@ -92,6 +96,7 @@ fn ordered(verb: &Verb, state: State, uncertain: bool) -> Option<Change> {
         (Verb::Cancel, state) if state.is_pending() => Some(Change::End(State::Cancelled)),
         (Verb::ResolveApplied { .. }, State::InDoubt) => Some(Change::End(State::Succeeded)),
         (Verb::ResolveNotApplied, State::InDoubt) => Some(Change::End(State::Failed)),
+        (Verb::Redact, state) if state.is_terminal() => Some(Change::Redact),
         _ => None,
     }
 }
@@ -184,6 +189,21 @@ fn what_was_superseded_or_refused_for_good_is_not_sent_again() {
     let retry = |subject: Subject| judge(&Verb::Retry, &somebody(), None, &subject, NOW);
     assert_eq!(retry(Subject { superseded: true, ..failed() }), Err(Refusal::Superseded));
     assert_eq!(retry(Subject { refusal_stored: true, ..failed() }), Err(Refusal::RefusalStored));
+    assert_eq!(retry(Subject { payload_dropped: true, ..failed() }), Err(Refusal::PayloadDropped));
+    assert_eq!(retry(Subject { log_dropped: true, ..failed() }), Err(Refusal::LogDropped));
     let superseded = Subject { superseded: true, ..subject(State::InDoubt, true) };
     assert_eq!(judge(&Verb::Resend, &somebody(), None, &superseded, NOW), Err(Refusal::Superseded));
+}
+
+#[test]
+fn a_cancel_of_an_uncertain_effect_that_can_be_asked_about_waits_until_its_request_cannot_travel() {
+    let contract = Contract { can_probe: true, ..Contract::none(OnUnknown::Hold) };
+    let why = "cancelled while its outcome was unknown".to_owned();
+    for (quiet_at, at) in [(None, NOW), (Some(NOW.minus(HOUR)), NOW), (Some(NOW.plus(HOUR)), NOW.plus(HOUR))]
+    {
+        let subject =
+            Subject { contract: Some(contract.clone()), quiet_at, ..subject(State::Retrying, true) };
+        let change = judge(&Verb::Cancel, &somebody(), None, &subject, NOW);
+        assert_eq!(change, Ok(Change::Probe(at, why.clone())));
+    }
 }

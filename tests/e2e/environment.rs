@@ -32,6 +32,11 @@ pub(super) fn stripe_mock() -> String {
     required("AFTERCOMMIT_TEST_STRIPE_MOCK")
 }
 
+/// The localstripe program.
+pub(super) fn localstripe() -> String {
+    required("AFTERCOMMIT_TEST_LOCALSTRIPE")
+}
+
 /// A file of `examples/`.
 pub(super) fn example(name: &str) -> PathBuf {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));

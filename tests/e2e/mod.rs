@@ -6,6 +6,7 @@
 #![expect(clippy::disallowed_methods, reason = "a test harness reads the machine's clock")]
 
 mod benches;
+mod budgets;
 mod checker;
 mod checker_can_fail;
 mod clock;
@@ -13,19 +14,30 @@ mod commands;
 mod database;
 mod environment;
 mod examples;
+mod field;
+mod fleet_bulk;
+mod fleet_doctor;
+mod fleet_metrics;
 mod hostile;
 mod ledger;
 mod ledger_proxy;
+mod localstripe;
 mod main_run;
+mod manual;
 mod network;
 mod pool;
 mod pooler;
 mod postgres_killed;
 mod processes;
+mod profiles;
+mod retention;
+mod secrets;
 mod servers;
 mod shop;
 mod signals;
 mod sqlite;
 mod tcp_proxy;
+mod unit_file;
+mod viewer;
 mod windows;
 mod wire;

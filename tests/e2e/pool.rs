@@ -29,6 +29,9 @@ fn registration() -> Registration {
         key_prefix: String::new(),
         key: terms.contract.key,
         operations: vec![(None, terms, [7; 32])],
+        kept: Vec::new(),
+        rate: None,
+        origin: None,
     };
     Registration { worker: Some("w1".into()), version: "0.0.0-test", downstreams: vec![downstream] }
 }
@@ -39,8 +42,13 @@ fn person() -> Actor {
 
 /// One of the store's operations, given up after `patience`.
 async fn given_up(store: &Arc<dyn Store>, which: u64, id: EffectId, patience: Duration) -> bool {
-    let want =
-        Want { downstream: "payments".into(), slots: 1, lease: Duration::from_secs(30), terms: Vec::new() };
+    let want = Want {
+        downstream: "payments".into(),
+        slots: 1,
+        lease: Duration::from_secs(30),
+        terms: Vec::new(),
+        trial: false,
+    };
     let (wants, registration, person) = ([want], registration(), person());
     // None of these changes the effects: a cancel of what is not there, a claim of what is not due.
     let done = match which % 6 {

@@ -32,6 +32,8 @@ pub(super) struct PaymentServer {
     /// Where it listens.
     pub(super) address: String,
     _process: Process,
+    // Given back after the process has ended: fields are dropped in order.
+    _lock: Option<std::fs::File>,
 }
 
 /// The secret that the workers authenticate with; a canary, too: it must appear in no output.
@@ -57,7 +59,26 @@ impl PaymentServer {
         let process = Process::spawn("stripe-stateful-mock", &mut command, &folder.join("stripe.log"));
         let address = format!("127.0.0.1:{port}");
         listening(&address, "stripe-stateful-mock listens").await;
-        Self { address, _process: process }
+        Self { address, _process: process, _lock: None }
+    }
+
+    /// localstripe instead: its charges look the same, and it ignores the idempotency key. One per machine, since it writes a
+    /// fixed file: it is waited for until another test's has ended.
+    pub(super) async fn start_localstripe(folder: &Path) -> Self {
+        let lock = std::env::temp_dir().join("aftercommit-localstripe.lock");
+        let lock = tokio::task::spawn_blocking(move || {
+            let file = std::fs::File::create(lock).expect("the temporary folder is writable");
+            file.lock().expect("a file can be locked");
+            file
+        });
+        let lock = lock.await.expect("the lock is waited for");
+        let port = free_port();
+        let mut command = Command::new(environment::localstripe());
+        command.args(["--from-scratch", "--port", &port.to_string()]);
+        let process = Process::spawn("localstripe", &mut command, &folder.join("localstripe.log"));
+        let address = format!("127.0.0.1:{port}");
+        listening(&address, "localstripe listens; see localstripe.log").await;
+        Self { address, _process: process, _lock: Some(lock) }
     }
 
     /// Every charge, page by page, as the server lists them.

@@ -9,11 +9,15 @@ use std::{
 use aftercommit::{
     EffectId,
     clock::Timestamp,
+    downstream::Rate,
     error::StoreError,
     store::{
-        Claim, Database, Expired, Late, LateAnswer, Overdue, RegisteredTerms, Registration, Settled,
-        Settlement, Store, TermsIds, Token, Want,
+        Batch, Budget, Claim, Database, DueProbe, Expired, Granted, Holds, Late, LateAnswer, Origin, Overdue,
+        ProbeSettlement, ProbeWant, Probes, RegisteredTerms, Registration, Report, Retain, Retention,
+        Settled, Settlement, Step, Store, TermsIds, Token, Want,
+        identity::{Hold, Identify, Identity, Lifted, Mismatch},
     },
+    verb::Actor,
 };
 use tokio::sync::Notify;
 
@@ -25,6 +29,9 @@ pub(super) enum Op {
     Claim,
     Settle,
     Expired,
+    Budget,
+    ClaimProbes,
+    SettleProbe,
 }
 
 /// When an operation fails.
@@ -130,6 +137,52 @@ impl FaultyStore {
 }
 
 #[async_trait::async_trait]
+impl Budget for FaultyStore {
+    async fn holds(&self, downstreams: &[Arc<str>]) -> Result<Holds, StoreError> {
+        self.around(Op::Budget, self.inner.holds(downstreams)).await
+    }
+
+    async fn take(&self, downstream: &str, rate: Rate, wanted: u32) -> Result<Granted, StoreError> {
+        self.around(Op::Budget, self.inner.take(downstream, rate, wanted)).await
+    }
+
+    async fn give_back(&self, downstream: &str, rate: Rate, calls: u32) -> Result<(), StoreError> {
+        self.around(Op::Budget, self.inner.give_back(downstream, rate, calls)).await
+    }
+
+    async fn begin_trial(&self, origin: &str, length: Duration) -> Result<bool, StoreError> {
+        self.around(Op::Budget, self.inner.begin_trial(origin, length)).await
+    }
+
+    async fn report(&self, reports: &[Report]) -> Result<Vec<(Arc<str>, Origin)>, StoreError> {
+        self.around(Op::Budget, self.inner.report(reports)).await
+    }
+
+    async fn pause_refused(&self, downstream: &str, worker: &str, reason: &str) -> Result<bool, StoreError> {
+        self.around(Op::Budget, self.inner.pause_refused(downstream, worker, reason)).await
+    }
+}
+
+#[async_trait::async_trait]
+impl Retain for FaultyStore {
+    async fn drop_batch(&self, step: Step, age: Duration, limit: u32) -> Result<Batch, StoreError> {
+        self.inner.drop_batch(step, age, limit).await
+    }
+
+    async fn believe_clock(&self) -> Result<(), StoreError> {
+        self.inner.believe_clock().await
+    }
+
+    async fn due(&self, step: Step, retention: &Retention) -> Result<u64, StoreError> {
+        self.inner.due(step, retention).await
+    }
+
+    async fn forget_unused(&self, keys: Duration) -> Result<u64, StoreError> {
+        self.inner.forget_unused(keys).await
+    }
+}
+
+#[async_trait::async_trait]
 impl Store for FaultyStore {
     async fn register(&self, registration: &Registration) -> Result<TermsIds, StoreError> {
         self.around(Op::Register, self.inner.register(registration)).await
@@ -199,5 +252,57 @@ impl Store for FaultyStore {
 
     async fn now(&self) -> Result<Timestamp, StoreError> {
         self.inner.now().await
+    }
+}
+
+/// Faults are planned for what is worked with; whoever looks only fails while everything is down.
+#[async_trait::async_trait]
+impl Identify for FaultyStore {
+    fn reconnects(&self) -> u64 {
+        self.inner.reconnects()
+    }
+
+    async fn identity(&self) -> Result<Identity, StoreError> {
+        let down = self.plan.lock().unwrap().down;
+        if down { Err(Self::lost()) } else { self.inner.identity().await }
+    }
+
+    async fn has_claim(&self, token: Token, effect: EffectId) -> Result<bool, StoreError> {
+        self.inner.has_claim(token, effect).await
+    }
+
+    async fn accept(&self, found: &Identity) -> Result<(), StoreError> {
+        self.inner.accept(found).await
+    }
+
+    async fn enter_hold(&self, found_by: &str, mismatch: &Mismatch) -> Result<(), StoreError> {
+        self.inner.enter_hold(found_by, mismatch).await
+    }
+
+    async fn hold(&self) -> Result<Option<Hold>, StoreError> {
+        self.inner.hold().await
+    }
+
+    async fn mark_uncertain(&self) -> Result<bool, StoreError> {
+        self.inner.mark_uncertain().await
+    }
+
+    async fn lift_hold(&self, actor: &Actor) -> Result<Lifted, StoreError> {
+        self.inner.lift_hold(actor).await
+    }
+}
+
+#[async_trait::async_trait]
+impl Probes for FaultyStore {
+    async fn claim_probes(&self, wants: &[ProbeWant]) -> Result<Vec<DueProbe>, StoreError> {
+        self.around(Op::ClaimProbes, self.inner.claim_probes(wants)).await
+    }
+
+    async fn settle_probe(&self, settlement: &ProbeSettlement) -> Result<Settled, StoreError> {
+        self.around(Op::SettleProbe, self.inner.settle_probe(settlement)).await
+    }
+
+    async fn probe_is_due(&self, downstreams: &[Arc<str>]) -> Result<bool, StoreError> {
+        self.inner.probe_is_due(downstreams).await
     }
 }

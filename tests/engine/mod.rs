@@ -1,12 +1,18 @@
 //! The engine over a real store and a scripted downstream: what a worker does with outcomes, outages, leases and signals.
 
+mod budgets;
 mod clocks;
 mod crashes;
 mod delivery;
 mod doubt;
 mod faulty;
+mod figures;
+mod hold;
 mod leases;
 mod outages;
+mod probes;
+mod profiles;
+mod retention;
 mod shutdown;
 
 use std::{sync::Arc, time::Duration};
@@ -36,6 +42,7 @@ pub(super) fn config(worker: &str) -> Config {
         concurrency: 32,
         shutdown_grace: Duration::from_secs(20),
         sweep_interval: Duration::from_millis(50),
+        retention: None,
     }
 }
 

@@ -6,6 +6,7 @@ use super::stage::Stage;
 use crate::support::{Engine, TestDatabase, insert_sql, on_every_database};
 
 on_every_database! {
+    keys_that_look_alike_are_distinct_or_refused,
     payload_text_comes_out_as_it_went_in,
     metadata_with_a_nul_is_refused_before_the_database,
     deep_payloads_do_not_break_the_batch,
@@ -104,4 +105,24 @@ async fn a_body_of_any_bytes_comes_out_as_it_went_in(db: &TestDatabase) {
     assert_eq!(claim.effect.body.as_deref(), Some(&bytes[..]));
     assert_eq!(claim.effect.content_type.as_deref(), Some("application/octet-stream"));
     assert_eq!(claim.effect.payload, None);
+}
+
+/// Case UNIQUE-07: no collation pads, folds or normalises a key.
+async fn keys_that_look_alike_are_distinct_or_refused(db: &TestDatabase) {
+    let refused =
+        ["k1 ", " k1", "k1\t", "k1\u{a0}", "k1\u{200b}", "\u{fb01}", "caf\u{e9}", "cafe\u{301}", "\u{ff4b}1"];
+    for key in refused {
+        let error = db.sql.refused(&insert_sql("pay", key, &[])).await;
+        let said = error.as_database_error().map(|error| error.message().to_owned()).unwrap_or_default();
+        assert!(said.contains("idempotency_key"), "{key:?}: {error}");
+        assert!(IdempotencyKey::parse(key).is_err(), "{key:?}: the library refuses what the database does");
+    }
+    assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.effects").await, 0);
+    let distinct = ["k1", "K1", "k 1", "k01", "fi", "FI", "cafe", "cafe~"];
+    for key in distinct {
+        let id = db.insert("pay", key).await;
+        assert_eq!(db.status(id).await.idempotency_key, key, "as it was written");
+        assert!(IdempotencyKey::parse(key).is_ok(), "{key:?}");
+    }
+    assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.effects").await, 8);
 }

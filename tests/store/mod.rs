@@ -4,19 +4,27 @@
 mod stage;
 
 mod answers;
+mod budgets;
 mod claims;
 mod clocks;
 mod contention;
+mod doctor;
 mod durability;
 mod encoding;
 mod enqueue;
 mod functions;
+mod hijack;
 mod late;
 mod leases;
+mod matrix;
 mod orphans;
+mod probes;
+mod purging;
 mod registry;
+mod retention;
 mod roles;
 mod schema;
+mod settings;
 mod settles;
 mod sweeps;
 mod validation;

@@ -20,6 +20,7 @@ on_every_way! {
     a_narrower_window_moves_the_sweep,
     a_key_that_promises_nothing_any_more_moves_the_sweep,
     an_operation_that_left_the_configuration_is_not_resent,
+    terms_that_cannot_be_told_stay_what_they_are,
     names_may_become_known_without_a_worker,
     workers_are_listed_with_what_they_hold,
     maintenance_forgets_workers_that_are_long_gone,
@@ -123,6 +124,22 @@ async fn an_operation_that_left_the_configuration_is_not_resent(db: &TestDatabas
     Worker::start(&db.store, "w1", vec![with_refund]).await;
     let accepted = resend().await;
     assert!(matches!(accepted, Acted::Done(..)), "the configuration was restored: {accepted:?}");
+}
+
+/// A deployment's migration without the secrets must not make every resend look like another request.
+async fn terms_that_cannot_be_told_stay_what_they_are(db: &TestDatabase) {
+    let blind =
+        RegisteredDownstream { operations: Vec::new(), kept: vec![None], ..registered("pay", key_terms()) };
+    let migration = Registration { worker: None, ..registration("-", vec![blind]) };
+    // Also where nothing is registered yet: effects are taken, and wait for a worker.
+    assert!(db.store.register(&migration).await.expect("names are registered").is_empty());
+    let id = db.insert("pay", "k").await;
+    let worker = Worker::start(&db.store, "w1", vec![registered("pay", key_terms())]).await;
+    let claim = worker.claim_one("pay").await;
+    assert_eq!(worker.settle(Settling::of(&claim).park("no answer")).await, Settled::Done);
+    assert!(db.store.register(&migration).await.expect("names are registered").is_empty());
+    let accepted = db.store.act(id, &Verb::Resend, &person(), None).await.expect("acting works");
+    assert!(matches!(accepted, Acted::Done(..)), "nobody changed the request: {accepted:?}");
 }
 
 async fn names_may_become_known_without_a_worker(db: &TestDatabase) {

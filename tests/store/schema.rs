@@ -1,11 +1,13 @@
 //! Defends: a schema is made once, by whoever comes first, and a program never works on one that it does not know.
 
+use std::time::Duration;
+
 use aftercommit::{
     error::StoreError,
     store::{self, Migrated, Options, SCHEMA_VERSION},
 };
 
-use crate::support::{Engine, TestDatabase, Unmigrated, on_every_database};
+use crate::support::{Engine, TestDatabase, Unmigrated, eventually, on_every_database, on_postgres, within};
 
 on_every_database! {
     migrating_again_changes_nothing,
@@ -14,6 +16,66 @@ on_every_database! {
     a_newer_schema_is_refused_and_left_alone,
     the_printed_migration_makes_the_same_schema,
     another_environment_is_refused_by_every_door,
+}
+
+on_postgres! {
+    a_migrator_that_waits_for_a_table_lets_the_others_pass,
+    an_index_that_failed_to_be_built_is_not_taken_for_one,
+}
+
+/// A database with the steps before `next`.
+async fn older(db: &TestDatabase, next: &str) -> Unmigrated {
+    let sql = store::migration_sql(&db.url).expect("the URL is known");
+    let (first, _) = sql.split_once(next).expect("the step has this heading");
+    let old = Unmigrated::fresh(Engine::Postgres).await;
+    old.sql.execute_as_is(&format!("{first}\nCOMMIT;")).await;
+    old
+}
+
+const RETENTION: &str = "-- 0004 Retention";
+
+/// A dump holds every table for hours: whoever asks for one behind the waiting migrator waits too.
+async fn a_migrator_that_waits_for_a_table_lets_the_others_pass(db: &TestDatabase) {
+    let old = older(db, RETENTION).await;
+    let mut dump = old.sql.begin().await;
+    dump.execute("LOCK TABLE aftercommit.outcomes IN ACCESS SHARE MODE").await;
+    let url = old.url.clone();
+    let mut migrating = tokio::task::JoinSet::new();
+    migrating.spawn(async move { store::migrate(&url, None).await });
+    let waiting =
+        "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'aftercommit.outcomes'::regclass";
+    for waits in [1, 0, 1] {
+        let so = async || (old.sql.number(waiting).await == waits).then_some(());
+        eventually(Duration::from_secs(30), "it waits, gives up for a moment, and waits again", so).await;
+    }
+    dump.rollback().await;
+    let done = within(Duration::from_secs(60), "the migration", migrating.join_all()).await.remove(0);
+    assert_eq!(done.expect("it goes on by itself").to, SCHEMA_VERSION);
+    old.remove().await;
+}
+
+async fn an_index_that_failed_to_be_built_is_not_taken_for_one(db: &TestDatabase) {
+    let old = older(db, RETENTION).await;
+    // As people are told to do it by hand, and as it is left where that failed.
+    old.sql.execute("ALTER TABLE aftercommit.outcomes ADD COLUMN kept smallint NOT NULL DEFAULT 3").await;
+    let build = "CREATE INDEX CONCURRENTLY outcomes_retention ON aftercommit.outcomes (kept, finished_at)";
+    old.sql.execute(build).await;
+    let valid = |is: bool| {
+        format!(
+            "UPDATE pg_index SET indisvalid = {is} WHERE indexrelid = 'aftercommit.outcomes_retention'::regclass"
+        )
+    };
+    old.sql.execute(&valid(false)).await;
+    let error = store::migrate(&old.url, None).await.expect_err("nothing would be served by it");
+    let said = format!("{error:?}");
+    assert!(
+        said.contains("outcomes_retention is INVALID") && said.contains("DROP INDEX CONCURRENTLY"),
+        "{said}"
+    );
+    old.sql.execute(&valid(true)).await;
+    let done = store::migrate(&old.url, None).await.expect("it finds what was built by hand");
+    assert_eq!(done.to, SCHEMA_VERSION);
+    old.remove().await;
 }
 
 async fn migrating_again_changes_nothing(db: &TestDatabase) {

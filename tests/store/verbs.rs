@@ -72,6 +72,7 @@ fn leads_to(verb: &Verb, state: State) -> Option<State> {
         (Verb::Cancel, State::InFlight) => Some(State::InFlight),
         (Verb::ResolveApplied { .. }, State::InDoubt) => Some(State::Succeeded),
         (Verb::ResolveNotApplied, State::InDoubt) => Some(State::Failed),
+        (Verb::Redact, state) if state.is_terminal() => Some(state),
         _ => None,
     }
 }
@@ -84,6 +85,7 @@ async fn each_verb_takes_its_states_and_no_other(db: &TestDatabase) {
         Verb::Cancel,
         Verb::ResolveApplied { response: None },
         Verb::ResolveNotApplied,
+        Verb::Redact,
     ];
     for verb in &verbs {
         for state in STATES {

@@ -56,6 +56,9 @@ pub(crate) fn registered(name: &str, terms: RegisteredTerms) -> RegisteredDownst
         key_prefix: String::new(),
         key: terms.contract.key,
         operations: vec![(None, terms, [7; 32])],
+        kept: Vec::new(),
+        rate: None,
+        origin: None,
     }
 }
 
@@ -76,7 +79,7 @@ pub(crate) fn want_leased(downstream: &str, slots: u32, ids: &TermsIds, lease: D
         .filter(|(name, ..)| &**name == downstream)
         .map(|(_, operation, number)| (operation.clone(), *number))
         .collect();
-    Want { downstream: downstream.into(), slots, lease, terms }
+    Want { downstream: downstream.into(), slots, lease, terms, trial: false }
 }
 
 /// A registered worker at a store.
@@ -275,5 +278,7 @@ pub(crate) fn served(name: &str, downstream: Arc<dyn Downstream>, terms: Registe
         },
         operations: std::collections::BTreeMap::new(),
         lease: LEASE,
+        rate: None,
+        origin: None,
     }
 }

@@ -20,6 +20,11 @@ impl Chance {
         Self(seed)
     }
 
+    /// What the generator goes on from; of a fresh one, its seed.
+    pub(crate) fn seed(&self) -> u64 {
+        self.0
+    }
+
     /// The next number.
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

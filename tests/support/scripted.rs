@@ -11,6 +11,7 @@ use std::{
 
 use aftercommit::{
     EffectId,
+    clock::{Boot, Clock as _, SystemClock},
     downstream::{Attempt, Downstream},
     outcome::{Finding, Outcome, Phase},
 };
@@ -44,6 +45,8 @@ pub(crate) struct Call {
     pub(crate) number: u32,
     /// Payload or body, byte for byte.
     pub(crate) bytes: Vec<u8>,
+    /// When, on this machine's clock.
+    pub(crate) at: Boot,
 }
 
 type Answering = Box<dyn FnMut(&Attempt) -> Script + Send>;
@@ -134,6 +137,7 @@ impl Downstream for Scripted {
             key: attempt.key.clone(),
             number: attempt.number,
             bytes: bytes.unwrap_or_default(),
+            at: SystemClock.boot(),
         });
         match script {
             Script::Answer(outcome) => outcome,

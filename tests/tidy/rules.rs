@@ -333,7 +333,11 @@ pub(super) fn links(tree: &Tree) -> Vec<String> {
         for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let file = target.split('#').next().unwrap_or_default();
             let elsewhere = file.is_empty() || file.contains("://") || file.starts_with("mailto:");
-            let full = format!("{folder}{}", file.trim_end_matches('/'));
+            let full = match file.strip_prefix("../") {
+                // Documents lie one folder deep.
+                Some(above) => above.trim_end_matches('/').to_owned(),
+                None => format!("{folder}{}", file.trim_end_matches('/')),
+            };
             let found = tree.keys().any(|known| *known == full || known.starts_with(&format!("{full}/")));
             if !elsewhere && !found {
                 complaints.push(format!("{path} links to {target}, which is not there"));

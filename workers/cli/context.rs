@@ -152,6 +152,22 @@ impl Context {
     ///
     /// When nobody names one, or it cannot be used.
     pub(crate) async fn open(&self) -> anyhow::Result<Arc<dyn Database>> {
+        let store = self.open_quietly().await?;
+        // Whoever may not read it is told nothing; a worker's log says it in any case.
+        match store.hold().await {
+            Ok(Some(hold)) => super::talk!("{}", super::hold::banner(&hold)),
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%error, "whether the fleet is on hold cannot be read"),
+        }
+        Ok(store)
+    }
+
+    /// [`Self::open`] that does not say that the fleet is on hold.
+    ///
+    /// # Errors
+    ///
+    /// When nobody names a database, or it cannot be used.
+    pub(crate) async fn open_quietly(&self) -> anyhow::Result<Arc<dyn Database>> {
         open(&self.database_url()?, &self.options()?).await
     }
 
@@ -277,13 +293,7 @@ pub(crate) fn sqlite_file(url: &str) -> Option<PathBuf> {
 
 /// A URL as it may be shown.
 pub(crate) fn without_password(url: &str) -> String {
-    match url::Url::parse(url) {
-        Ok(mut parsed) if parsed.password().is_some() => {
-            parsed.set_password(Some("***")).ok();
-            parsed.to_string()
-        }
-        _ => url.to_owned(),
-    }
+    aftercommit_workers::config::masked_url(url)
 }
 
 /// A word as a shell takes it.
@@ -311,6 +321,13 @@ mod tests {
     fn passwords_are_not_shown() {
         let shown = without_password("postgres://shop:hush@localhost/shop");
         assert!(!shown.contains("hush") && shown.contains("shop:***@localhost"), "{shown}");
+        for url in [
+            "postgres://shop:hush@local host/shop",
+            "postgres://h/shop?user=shop&password=hush&sslmode=require",
+        ] {
+            let shown = without_password(url);
+            assert!(!shown.contains("hush") && shown.contains("***"), "{shown}");
+        }
         assert_eq!(without_password("sqlite:shop.db"), "sqlite:shop.db");
     }
 

@@ -248,6 +248,12 @@ mod tests {
             in_doubt: 0,
             failed: 0,
             oldest_due_at: None,
+            paused: None,
+            origin: None,
+            paused_until: None,
+            breaker: aftercommit::store::Breaker::Closed,
+            hold_reason: None,
+            rate: None,
         };
         let known = [info("payments", 1), info("mail", 0)];
         assert_eq!(unserved(&known, "payments"), None);

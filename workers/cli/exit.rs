@@ -170,6 +170,18 @@ fn database_words(problem: &sqlx::Error) -> String {
             "28000" if message.contains("does not exist") => {
                 ": create it (createuser), or correct the database URL"
             }
+            "53300" => {
+                ": raise max_connections (or the CONNECTION LIMIT), or run fewer workers: each takes ten connections at most"
+            }
+            "55P03" => {
+                ": somebody holds a lock on it; look for a long transaction in pg_stat_activity, and try again when it has ended"
+            }
+            "57014" => {
+                ": it took longer than a minute; ask for less (--downstream, --state, --limit), or look at what keeps the server busy"
+            }
+            "25006" => {
+                ": it is read-only (a standby, or demoted); connect to the primary, or let the address follow the failover"
+            }
             "28P01" => ": correct the password or the user in the database URL",
             _ => "",
         };
@@ -182,6 +194,10 @@ fn database_words(problem: &sqlx::Error) -> String {
         return format!("the database URL cannot be used: {why}");
     }
     if let sqlx::Error::Io(why) = problem {
+        // A server that is there and cannot be used has said so in full.
+        if why.kind() == io::ErrorKind::ReadOnlyFilesystem {
+            return why.to_string();
+        }
         let step = if matches!(why.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) {
             "is the server running, and are host and port of the database URL its own?"
         } else if why.to_string().contains("lookup address") {

@@ -1,11 +1,19 @@
 //! `downstreams`, `workers`, `audit`: what is served, by whom, and who did what.
 
-use aftercommit::effect::EffectId;
+use aftercommit::{
+    clock::Timestamp,
+    effect::EffectId,
+    store::{Breaker, Database, DownstreamInfo, PauseActed, PausedBy},
+    verb::Actor,
+};
 use clap::{Args, Subcommand};
 
 use super::{
-    Context, Exit, Grid, data,
-    effects::absent,
+    Context, Exit, Grid,
+    clean::clean,
+    data,
+    effects::{absent, who},
+    exit::fail,
     json::{self, AuditJson, DownstreamJson, WorkerJson},
     parse, table, talk,
     times::{relative, utc},
@@ -18,6 +26,39 @@ pub(crate) enum DownstreamsCommand {
         after_help = "Examples:\n  aftercommit downstreams list\n  aftercommit downstreams list --json"
     )]
     List,
+    /// Send nothing more to a downstream until it is resumed; open calls go on
+    #[command(after_help = "\
+Exit codes: 3 nobody ever configured it, 4 it is paused already.
+
+Example:
+  aftercommit downstreams pause payments --reason 'the vendor is down'")]
+    Pause(PauseArgs),
+    /// Go on sending, whoever paused it: what is due is due at once
+    #[command(after_help = "\
+After refused credentials mend them first, and restart the workers that
+read them. Exit codes: 3 nobody ever configured it, 4 it is not paused.
+
+Example:
+  aftercommit downstreams resume payments --reason 'the new key is in place'")]
+    Resume(ResumeArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PauseArgs {
+    /// The downstream
+    name: String,
+    /// Why, for the audit and for whoever wonders
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ResumeArgs {
+    /// The downstream
+    name: String,
+    /// Why, for the audit
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -34,9 +75,72 @@ pub(crate) struct AuditArgs {
     limit: u32,
 }
 
-/// `downstreams list`.
+/// `downstreams …`.
 pub(super) async fn downstreams(context: &Context, command: &DownstreamsCommand) -> anyhow::Result<Exit> {
-    let DownstreamsCommand::List = command;
+    let actor = |reason: Option<&String>| Actor { who: who(), reason: reason.cloned() };
+    match command {
+        DownstreamsCommand::List => list(context).await,
+        DownstreamsCommand::Pause(PauseArgs { name, reason }) => {
+            let store = context.open().await?;
+            match store.pause(name, &actor(Some(reason))).await? {
+                PauseActed::Done => shown(context, &*store, name, "is paused").await,
+                PauseActed::NotFound => Err(unknown(context, name)),
+                PauseActed::AsItWas(paused) => Err(fail(Exit::Forbidden, already(name, paused.as_ref()))),
+            }
+        }
+        DownstreamsCommand::Resume(ResumeArgs { name, reason }) => {
+            let store = context.open().await?;
+            match store.resume(name, &actor(reason.as_ref())).await? {
+                PauseActed::Done => shown(context, &*store, name, "is resumed").await,
+                PauseActed::NotFound => Err(unknown(context, name)),
+                PauseActed::AsItWas(_) => Err(fail(Exit::Forbidden, format!("{name} is not paused"))),
+            }
+        }
+    }
+}
+
+async fn shown(context: &Context, store: &dyn Database, name: &str, what: &str) -> anyhow::Result<Exit> {
+    if context.json() {
+        let all = store.downstreams().await?;
+        all.iter()
+            .filter(|info| info.name == name)
+            .try_for_each(|info| json::print(&DownstreamJson::from(info)))?;
+    } else {
+        data(format!("{} {what}.", clean(name)))?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn unknown(context: &Context, name: &str) -> anyhow::Error {
+    let command = format!("{} downstreams list", context.invocation());
+    fail(Exit::NotFound, format!("no downstream is named {name}; `{command}` shows what there is"))
+}
+
+fn already(name: &str, paused: Option<&PausedBy>) -> String {
+    let Some(PausedBy { at, who, reason }) = paused else { return format!("{name} is paused already") };
+    let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("{name} is paused already, by {who} at {}{reason}", utc(*at))
+}
+
+/// What holds a downstream, in words; nothing when nothing does.
+fn holds(info: &DownstreamInfo, now: Timestamp) -> Option<String> {
+    if let Some(PausedBy { at, who, reason }) = &info.paused {
+        let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        return Some(format!("paused by {who} {}{reason}", relative(*at, now)));
+    }
+    let origin = info.origin.as_deref().unwrap_or_default();
+    let reason = info.hold_reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    if let Some(until) = info.paused_until {
+        return Some(format!("{origin} asked for patience until {}{reason}", utc(until)));
+    }
+    match info.breaker {
+        Breaker::Closed => None,
+        Breaker::Open => Some(format!("the breaker of {origin} is open{reason}")),
+        Breaker::HalfOpen => Some(format!("the breaker of {origin} lets one call find out{reason}")),
+    }
+}
+
+async fn list(context: &Context) -> anyhow::Result<Exit> {
     let store = context.open().await?;
     let all = store.downstreams().await?;
     if context.json() {
@@ -78,6 +182,25 @@ pub(super) async fn downstreams(context: &Context, command: &DownstreamsCommand)
         contracts.row(vec![table::cell(&info.name), table::cell(contract)]);
     }
     data(format!("\n{contracts}"))?;
+    let mut held = Grid::new(&["NAME", "RATE", "HELD"]).below(&[2]);
+    let mut any = false;
+    for info in &all {
+        let holds = holds(info, now);
+        if holds.is_some() || info.rate.is_some() {
+            any = true;
+            held.row(vec![
+                table::cell(&info.name),
+                table::maybe(info.rate.as_deref()),
+                table::cell(holds.as_deref().unwrap_or("")),
+            ]);
+        }
+    }
+    if any {
+        data(format!("\n{held}"))?;
+    }
+    for unserved in all.iter().filter_map(|info| info.unserved(now)) {
+        talk!("Warning: {}.", clean(&unserved));
+    }
     Ok(Exit::Ok)
 }
 
@@ -134,16 +257,14 @@ pub(super) async fn audit(context: &Context, args: &AuditArgs) -> anyhow::Result
         talk!("Nobody has done anything by hand here.");
         return Ok(Exit::Ok);
     }
-    let mut grid = Grid::new(&["AT", "WHO", "VERB", "EFFECT", "FROM", "TO", "REASON"])
-        .numbers(&[3])
-        .cut(&[1])
-        .below(&[6]);
+    let mut grid =
+        Grid::new(&["AT", "WHO", "VERB", "ON", "FROM", "TO", "REASON"]).numbers(&[3]).cut(&[1]).below(&[6]);
     for row in &rows {
         grid.row(vec![
             table::cell(utc(row.at)),
             table::cell(&row.who),
             table::cell(&row.verb),
-            table::maybe(row.effect_id),
+            row.effect_id.map_or_else(|| table::maybe(row.downstream.as_deref()), table::cell),
             table::maybe(row.from_state.as_deref()),
             table::maybe(row.to_state.as_deref()),
             table::cell(row.reason.as_deref().unwrap_or("")),

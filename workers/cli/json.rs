@@ -5,7 +5,7 @@ use aftercommit::{
     effect::EffectId,
     outcome::Verdict,
     state::State,
-    store::{Audited, DownstreamInfo, LoggedAttempt, Status, WorkerInfo},
+    store::{Audited, Breaker, DownstreamInfo, LoggedAttempt, Status, WorkerInfo},
 };
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -30,6 +30,8 @@ pub(crate) struct EffectJson<'a> {
     response_status: Option<u16>,
     response: Option<&'a RawValue>,
     metadata: Option<&'a RawValue>,
+    payload_dropped: bool,
+    log_dropped: bool,
     superseded_by: Option<EffectId>,
     created_at: Time,
     finished_at: Option<Time>,
@@ -40,6 +42,9 @@ pub(crate) struct EffectJson<'a> {
     /// Only where one effect is shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) attempt_log: Option<Vec<AttemptJson<'a>>>,
+    /// Only where one effect is shown: what is sent; null where this login may not read it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) request: Option<serde_json::Value>,
     /// Only where one effect is shown: what follows, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) what_follows: Option<String>,
@@ -65,12 +70,15 @@ impl<'a> From<&'a Status> for EffectJson<'a> {
             response_status: status.response_status,
             response: status.response.as_deref(),
             metadata: status.metadata.as_deref(),
+            payload_dropped: status.payload_dropped,
+            log_dropped: status.log_dropped,
             superseded_by: status.superseded_by,
             created_at: Time(status.created_at),
             finished_at: status.finished_at.map(Time),
             token: status.token,
             inserted: None,
             attempt_log: None,
+            request: None,
             what_follows: None,
         }
     }
@@ -122,10 +130,19 @@ pub(crate) struct DownstreamJson<'a> {
     in_doubt: u64,
     failed: u64,
     oldest_due_at: Option<Time>,
+    paused_at: Option<Time>,
+    paused_by: Option<&'a str>,
+    pause_reason: Option<&'a str>,
+    origin: Option<&'a str>,
+    paused_until: Option<Time>,
+    breaker: Breaker,
+    hold_reason: Option<&'a str>,
+    rate: Option<&'a str>,
 }
 
 impl<'a> From<&'a DownstreamInfo> for DownstreamJson<'a> {
     fn from(info: &'a DownstreamInfo) -> Self {
+        let paused = info.paused.as_ref();
         Self {
             name: &info.name,
             kind: info.kind.as_deref(),
@@ -136,6 +153,14 @@ impl<'a> From<&'a DownstreamInfo> for DownstreamJson<'a> {
             in_doubt: info.in_doubt,
             failed: info.failed,
             oldest_due_at: info.oldest_due_at.map(Time),
+            paused_at: paused.map(|paused| Time(paused.at)),
+            paused_by: paused.map(|paused| paused.who.as_str()),
+            pause_reason: paused.and_then(|paused| paused.reason.as_deref()),
+            origin: info.origin.as_deref(),
+            paused_until: info.paused_until.map(Time),
+            breaker: info.breaker,
+            hold_reason: info.hold_reason.as_deref(),
+            rate: info.rate.as_deref(),
         }
     }
 }
@@ -174,6 +199,7 @@ pub(crate) struct AuditJson<'a> {
     who: &'a str,
     verb: &'a str,
     effect_id: Option<EffectId>,
+    downstream: Option<&'a str>,
     from_state: Option<&'a str>,
     to_state: Option<&'a str>,
     reason: Option<&'a str>,
@@ -187,6 +213,7 @@ impl<'a> From<&'a Audited> for AuditJson<'a> {
             who: &row.who,
             verb: &row.verb,
             effect_id: row.effect_id,
+            downstream: row.downstream.as_deref(),
             from_state: row.from_state.as_deref(),
             to_state: row.to_state.as_deref(),
             reason: row.reason.as_deref(),

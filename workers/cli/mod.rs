@@ -7,15 +7,21 @@ mod clean;
 mod config;
 mod connect;
 mod context;
+mod doctor;
 mod effects;
 mod enqueue;
 mod exit;
 mod fleet;
+mod hold;
+mod journal;
 mod json;
+mod manual;
 mod migrate;
 mod output;
 mod parse;
 mod profiles;
+mod purge;
+mod serve;
 mod table;
 mod times;
 mod work;
@@ -77,6 +83,18 @@ pub(crate) struct Global {
     /// Print data as JSON: one object, or one per line for lists
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
+    /// How log lines on stderr look [default: AFTERCOMMIT_LOG_FORMAT, else text on a terminal and JSON elsewhere]
+    #[arg(
+        long,
+        global = true,
+        env = "AFTERCOMMIT_LOG_FORMAT",
+        hide_env = true,
+        value_enum,
+        value_name = "FORMAT",
+        hide_possible_values = true,
+        help_heading = "Global options"
+    )]
+    pub(crate) log_format: Option<telemetry::Format>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -87,6 +105,8 @@ enum Command {
     Demo(crate::demo::DemoArgs),
     /// Create the schema or bring it up to date, and make the configured downstreams known
     Migrate(migrate::MigrateArgs),
+    /// Look at configuration, database and fleet: what is well, what is not, what to do
+    Doctor(doctor::DoctorArgs),
     /// Check, show or write a configuration
     #[command(subcommand)]
     Config(config::ConfigCommand),
@@ -106,11 +126,20 @@ enum Command {
     /// List the workers and what they serve
     #[command(after_help = "Example:\n  aftercommit workers")]
     Workers,
+    /// Drop what was kept long enough, now and to the end
+    Purge(purge::PurgeArgs),
     /// List who did what to which effect, newest first
     Audit(fleet::AuditArgs),
+    /// Look at what stopped the fleet, and let it go on
+    #[command(subcommand)]
+    Hold(hold::HoldCommand),
     /// Measure this database and this machine
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    /// Print a shell's completions
+    Completions(manual::CompletionsArgs),
+    /// Print the manual page, or write one page per command
+    Man(manual::ManArgs),
 }
 
 impl Command {
@@ -119,6 +148,7 @@ impl Command {
             Self::Dev(_) | Self::Work(_) => Verbosity::Worker,
             Self::Demo(_)
             | Self::Migrate(_)
+            | Self::Doctor(_)
             | Self::Config(_)
             | Self::Profiles(_)
             | Self::Enqueue(_)
@@ -126,7 +156,11 @@ impl Command {
             | Self::Downstreams(_)
             | Self::Workers
             | Self::Audit(_)
-            | Self::Bench(_) => Verbosity::Quiet,
+            | Self::Hold(_)
+            | Self::Purge(_)
+            | Self::Bench(_)
+            | Self::Completions(_)
+            | Self::Man(_) => Verbosity::Quiet,
         }
     }
 }
@@ -135,7 +169,7 @@ impl Command {
 pub(crate) fn main() -> ExitCode {
     let matches = Cli::command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|problem| problem.exit());
-    telemetry::start(cli.command.verbosity());
+    telemetry::start(cli.command.verbosity(), cli.global.log_format);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(problem) => {
@@ -159,6 +193,7 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Dev(args) => crate::demo::dev(&context, args).await,
         Command::Demo(args) => crate::demo::demo(&context, args).await,
         Command::Migrate(args) => migrate::run(&context, &args).await,
+        Command::Doctor(args) => doctor::run(&context, &args).await,
         Command::Config(command) => config::run(&context, &command),
         Command::Profiles(command) => profiles::run(&context, &command),
         Command::Work(args) => work::run(&context, &args).await,
@@ -166,8 +201,12 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Effects(command) => effects::run(&context, command).await,
         Command::Downstreams(command) => fleet::downstreams(&context, &command).await,
         Command::Workers => fleet::workers(&context).await,
+        Command::Purge(args) => purge::run(&context, &args).await,
         Command::Audit(args) => fleet::audit(&context, &args).await,
+        Command::Hold(command) => hold::run(&context, &command).await,
         Command::Bench(command) => bench::run(&context, command).await,
+        Command::Completions(args) => manual::completions(&context, &args),
+        Command::Man(args) => manual::man(&context, &args),
     }
 }
 

@@ -28,6 +28,12 @@ macro_rules! talk {
 }
 pub(crate) use talk;
 
+/// Shows how far something is on the terminal's present line; an empty text clears it.
+pub(crate) fn progress(text: &str) {
+    let mut err = anstream::stderr().lock();
+    write!(err, "\r\x1b[2K{text}").and_then(|()| err.flush()).ok();
+}
+
 /// Whether a person reads stdout.
 pub(crate) fn on_terminal() -> bool {
     io::stdout().is_terminal()

@@ -1,10 +1,10 @@
 //! `aftercommit work`: a worker process.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use aftercommit::{
     clock::{Clock as _, SystemClock},
-    downstream::Served,
+    downstream,
     engine::{Config, Engine, Report, SWEEP_INTERVAL, Stop},
     store::{Database, Options},
 };
@@ -20,7 +20,11 @@ use super::{
     Context, Exit,
     context::open,
     exit::{exit_of, sentence},
-    fail, json, talk,
+    fail,
+    hold::banner,
+    journal::{JournalFile, default_path},
+    json,
+    serve::Served,
 };
 
 #[derive(Debug, Args)]
@@ -32,6 +36,7 @@ on their own, and the next worker decides.
 Examples:
   aftercommit work
   aftercommit work --downstream payments --downstream mail
+  aftercommit work --listen 127.0.0.1:7798     # health and metrics
   aftercommit work --until-idle && echo 'nothing left to do'")]
 pub(crate) struct WorkArgs {
     /// Serve only this downstream; may be given several times
@@ -43,6 +48,9 @@ pub(crate) struct WorkArgs {
     /// End when nothing is due or in flight
     #[arg(long)]
     until_idle: bool,
+    /// Serve /healthz, /readyz and /metrics here [default: worker.listen, else nowhere]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
 }
 
 /// Works.
@@ -58,6 +66,7 @@ pub(super) async fn run(context: &Context, args: &WorkArgs) -> anyhow::Result<Ex
         ));
     }
     let mut signals = Signals::listen()?;
+    let endpoints = Served::start(args.listen.or(settings.worker.listen)).await?;
     let config = engine_config(&settings, &served);
     let options = settings.options();
     let Some(store) = open_patiently(&url, &options, args, &mut signals).await? else { return Ok(Exit::Ok) };
@@ -66,12 +75,16 @@ pub(super) async fn run(context: &Context, args: &WorkArgs) -> anyhow::Result<Ex
     for finding in settings.check() {
         tracing::warn!("{}: {}", finding.key, finding.message);
     }
-    let engine = Engine::new(store, served, config, Arc::new(SystemClock))
-        .map_err(|problem| fail(Exit::Usage, problem))?;
+    let journal = journal(context, &settings, &url)?;
+    let engine = Engine::new(Arc::clone(&store) as _, served, config, Arc::new(SystemClock))
+        .map_err(|problem| fail(Exit::Usage, problem))?
+        .with_journal(Arc::new(journal));
+    let engine = Arc::new(engine);
     let stop = Stop::default();
-    let report = run_engine(Arc::new(engine), args, &stop, &mut signals).await?;
+    endpoints.operations().watch(store.clone(), Some((Arc::clone(&engine), stop.clone())));
+    let report = run_engine(engine, args, &stop, &mut signals).await?;
     let Some(report) = report else {
-        talk!("aftercommit: stopped at once; open calls are left to the next worker's sweep.");
+        tracing::warn!("stopped at once; open calls are left to the next worker's sweep");
         return Ok(Exit::Failure);
     };
     tracing::info!(
@@ -84,7 +97,22 @@ pub(super) async fn run(context: &Context, args: &WorkArgs) -> anyhow::Result<Ex
     if context.json() {
         json::print(&report)?;
     }
+    // A run with an end of its own that did nothing must not look like one that had nothing to do.
+    if (args.once || args.until_idle)
+        && let Some(hold) = store.hold().await?
+    {
+        return Err(fail(Exit::Forbidden, banner(&hold)));
+    }
     Ok(Exit::Ok)
+}
+
+/// The journal's file.
+fn journal(context: &Context, settings: &Settings, url: &str) -> anyhow::Result<JournalFile> {
+    let path = match &settings.worker.journal {
+        Some(path) => path.clone(),
+        None => default_path(std::env::var("STATE_DIRECTORY").ok().as_deref(), context.file()?.as_deref()),
+    };
+    Ok(JournalFile::new(path, url))
 }
 
 /// Between two tries to reach the database at the start, at first and at most: it must be noticed soon when it is back.
@@ -188,7 +216,7 @@ impl Signals {
 }
 
 /// How the engine runs under these settings.
-pub(crate) fn engine_config(settings: &Settings, served: &[Served]) -> Config {
+pub(crate) fn engine_config(settings: &Settings, served: &[downstream::Served]) -> Config {
     let shortest = served.iter().map(|served| served.lease).min().unwrap_or(Duration::from_secs(30));
     Config {
         worker: worker_name(),
@@ -198,6 +226,7 @@ pub(crate) fn engine_config(settings: &Settings, served: &[Served]) -> Config {
         shutdown_grace: settings.worker.shutdown_grace,
         // A lost lease is noticed within a fraction of its length; looking costs one indexed query.
         sweep_interval: (shortest / 6).clamp(Duration::from_millis(200), SWEEP_INTERVAL),
+        retention: Some(settings.retention.kept()),
     }
 }
 

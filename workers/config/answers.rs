@@ -119,7 +119,7 @@ impl Setting for Predicate {
     }
 }
 
-fn json(value: &Value) -> Option<serde_json::Value> {
+pub(crate) fn json(value: &Value) -> Option<serde_json::Value> {
     match value {
         Value::Text(text) => Some(text.as_str().into()),
         Value::Bool(yes) => Some((*yes).into()),
@@ -181,11 +181,19 @@ pub(crate) struct Answers {
     pub(crate) already_done: Vec<AnswerRule>,
     pub(crate) not_applied: Vec<AnswerRule>,
     pub(crate) rejected: Vec<AnswerRule>,
+    /// After which the downstream knows the key no longer, although it may have applied the request.
+    pub(crate) frees_key: Vec<AnswerRule>,
+    /// Refusals by their status that may stand for a request which was applied.
+    pub(crate) unknown: Vec<AnswerRule>,
     pub(crate) stored: Vec<AnswerRule>,
     pub(crate) code_at: Vec<String>,
     pub(crate) success: Option<Predicate>,
     pub(crate) replay_header: Option<Marker>,
-    pub(crate) retry_directive: Option<String>,
+    /// Answers that only a request gets which was seen before.
+    pub(crate) replay_status: Vec<AnswerRule>,
+    /// A header that says whether to try again: with `true` or `false`, where only its name is given; else with this value
+    /// that nothing was done and to try again, and without it not to.
+    pub(crate) retry_directive: Option<Marker>,
     /// Which answers the downstream stores under the key; `Success` unless it deduplicates by it.
     pub(crate) stores: Stores,
 }

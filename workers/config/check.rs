@@ -1,11 +1,11 @@
 //! `config check`: what contradicts itself is refused, what may surprise is told.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Bound, time::Duration};
 
-use aftercommit::contract::{Dedupe, Window};
+use aftercommit::contract::Window;
 
 use super::{
-    ConfigError, DownstreamSettings, Finding, Operation, Settings, downstream::has_key_space,
+    ConfigError, DownstreamSettings, Finding, Operation, Settings, downstream::has_key_space, horizon,
     values::show_duration,
 };
 
@@ -33,12 +33,6 @@ impl Settings {
         let mut findings = Vec::new();
         for (name, downstream) in &self.downstreams {
             let key = format!("downstream.{name}");
-            if downstream.rate.is_some() {
-                findings.push(Finding {
-                    key: format!("{key}.rate"),
-                    message: "is read and not enforced by this version".to_owned(),
-                });
-            }
             for message in downstream.configured.warnings() {
                 findings.push(Finding { key: key.clone(), message });
             }
@@ -50,13 +44,42 @@ impl Settings {
                         message: outlives_the_grace(self, settings),
                     });
                 }
-                if let Some(message) = horizon(settings) {
+                if let Some(message) = key_outlived(self.retention.keys, &key, settings) {
+                    findings.push(Finding { key: "retention.keys".to_owned(), message });
+                }
+                if let Some(message) = horizon::parks(settings) {
                     findings.push(Finding { key: format!("{key}.contract.window"), message });
                 }
             }
             self.overlapping_prefixes(name, downstream, &mut findings);
+            self.same_origin(name, downstream, &mut findings);
         }
         findings
+    }
+
+    /// Two credentials may belong to one account, which only their owner knows.
+    fn same_origin(&self, name: &str, downstream: &DownstreamSettings, findings: &mut Vec<Finding>) {
+        let by_credential = |downstream: &DownstreamSettings| {
+            downstream.all().all(|(_, operation)| operation.written.is_scoped_by_credential())
+        };
+        let (account, origin) = (downstream.configured.account(), downstream.configured.origin());
+        for (other, settings) in self.downstreams.range::<str, _>((Bound::Excluded(name), Bound::Unbounded)) {
+            let unclear = origin.is_some()
+                && settings.configured.origin() == origin
+                && settings.configured.account() != account
+                && settings.key_prefix == downstream.key_prefix
+                && has_key_space(downstream)
+                && has_key_space(settings)
+                && !(by_credential(downstream) && by_credential(settings));
+            if unclear {
+                findings.push(Finding {
+                    key: format!("downstream.{name}.key_prefix"),
+                    message: format!(
+                        "is that of downstream.{other}, at the same vendor with another credential: if both belong to one account, an equal key would be another's request; then give each its own"
+                    ),
+                });
+            }
+        }
     }
 
     fn overlapping_prefixes(&self, name: &str, downstream: &DownstreamSettings, findings: &mut Vec<Finding>) {
@@ -80,26 +103,21 @@ impl Settings {
     }
 }
 
-/// Which effects a window parks before their retries are used up.
-fn horizon(operation: &Operation) -> Option<String> {
-    let contract = &operation.contract;
-    match (contract.dedupe, contract.window) {
-        (Dedupe::Key, None) => Some(
-            "is unpublished: an effect with an unknown outcome is parked in doubt at once, and never retried on its own"
-                .to_owned(),
-        ),
-        (Dedupe::Key, Some(Window::For(window))) => {
-            let safe = window.saturating_sub(contract.margin + operation.timeout);
-            (operation.policy.max_age > safe).then(|| {
-                format!(
-                    "effects with an unknown outcome are parked in doubt {} after the first request, before retry.max_age ({}) is over: window - margin - timeout is shorter",
-                    show_duration(safe),
-                    show_duration(operation.policy.max_age)
-                )
-            })
-        }
-        (Dedupe::Key, Some(Window::Forever)) | (Dedupe::Lookup | Dedupe::None, _) => None,
-    }
+/// A key that the downstream still remembers, or that a retry of the application may still carry, when ours is gone.
+fn key_outlived(keys: Duration, place: &str, operation: &Operation) -> Option<String> {
+    let window = match operation.contract.window {
+        Some(Window::For(window)) => window,
+        // Nobody keeps a key for ever.
+        Some(Window::Forever) | None => Duration::ZERO,
+    };
+    let needed = window.max(operation.policy.max_age);
+    (keys < needed).then(|| {
+        format!(
+            "({}) is shorter than {place} remembers keys or retries ({}): an old key that is enqueued again in between is a new effect, which the downstream may take for the old one",
+            show_duration(keys),
+            show_duration(needed)
+        )
+    })
 }
 
 /// A stop that does not wait for open calls turns every deployment into unknown outcomes.

@@ -1,5 +1,7 @@
 //! The contract as it is written: every key optional, laid over a profile, refined by an operation.
 
+mod meaning;
+
 use std::time::Duration;
 
 use aftercommit::contract::{
@@ -8,60 +10,19 @@ use aftercommit::contract::{
 
 use super::{
     ConfigError,
-    answers::{AnswerRule, Answers, Marker, Predicate, StatusRule, is_header_name, is_pointer},
+    answers::{AnswerRule, Marker, Predicate, StatusRule, is_pointer},
+    key::{KeyFormat, KeyIn},
+    probe::WrittenProbe,
     section::Section,
     tree::{Node, Origin},
     values::{Setting, duration, quoted, show_duration},
 };
 
-/// Where the key stands in a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum KeyIn {
-    /// In this header.
-    Header(String),
-    /// In the body, at this pointer.
-    Body(String),
-    /// In the query, under this name.
-    Query(String),
-    /// In the path, where its template has `{key}`.
-    Path,
-}
-
-impl Setting for KeyIn {
-    fn read(node: &Node) -> Result<Self, String> {
-        const FORM: &str = "must be \"header:Name\", \"body:/pointer\", \"query:name\" or \"path\"";
-        let text = String::read(node)?;
-        match text.split_once(':') {
-            Some(("header", name)) if is_header_name(name) => Ok(Self::Header(name.to_owned())),
-            Some(("body", pointer)) if is_pointer(pointer) => Ok(Self::Body(pointer.to_owned())),
-            Some(("query", name)) if !name.is_empty() => Ok(Self::Query(name.to_owned())),
-            None if text == "path" => Ok(Self::Path),
-            _ => Err(FORM.to_owned()),
-        }
-    }
-
-    fn show(&self) -> String {
-        quoted(&match self {
-            Self::Header(name) => format!("header:{name}"),
-            Self::Body(pointer) => format!("body:{pointer}"),
-            Self::Query(name) => format!("query:{name}"),
-            Self::Path => "path".to_owned(),
-        })
-    }
-}
-
 /// How short and how long a key may be where nothing else is said.
 const KEY_LEN: (u16, u16) = (1, 255);
 
-/// How the key is written into a header.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum KeyFormat {
-    /// As it is.
-    #[default]
-    Raw,
-    /// As a string of RFC 8941: in double quotes.
-    SfString,
-}
+/// Methods that an operation can have.
+const METHODS: [&str; 4] = ["POST", "PUT", "PATCH", "DELETE"];
 
 /// A word out of a few.
 macro_rules! words {
@@ -116,6 +77,8 @@ pub(crate) struct Written {
     key_charset: Option<KeyCharset>,
     min_key_len: Option<u32>,
     max_key_len: Option<u32>,
+    methods: Option<Vec<String>>,
+    scope: Option<Vec<String>>,
     window: Option<Window>,
     margin: Option<Duration>,
     in_progress: Option<Vec<AnswerRule>>,
@@ -123,20 +86,50 @@ pub(crate) struct Written {
     already_done: Option<Vec<AnswerRule>>,
     not_applied: Option<Vec<AnswerRule>>,
     rejected: Option<Vec<AnswerRule>>,
+    frees_key: Option<Vec<AnswerRule>>,
+    unknown: Option<Vec<AnswerRule>>,
     stored: Option<Vec<AnswerRule>>,
     code_at: Option<Vec<String>>,
     success: Option<Predicate>,
     replay_header: Option<Marker>,
-    retry_directive: Option<String>,
+    replay_status: Option<Vec<AnswerRule>>,
+    retry_directive: Option<Marker>,
     stores: Option<Stores>,
 }
 
 impl Written {
+    /// Every key that a contract can have, in the order in which it is shown.
+    pub(crate) const KEYS: [&str; 25] = [
+        "dedupe",
+        "on_unknown",
+        "key_in",
+        "key_format",
+        "key_charset",
+        "min_key_len",
+        "max_key_len",
+        "methods",
+        "scope",
+        "window",
+        "margin",
+        "in_progress",
+        "mismatch",
+        "already_done",
+        "not_applied",
+        "rejected",
+        "frees_key",
+        "unknown",
+        "stored",
+        "code_at",
+        "success",
+        "replay_header",
+        "replay_status",
+        "retry_directive",
+        "stores",
+    ];
+
     /// Reads a `contract` table.
     pub(crate) fn read(section: &Section<'_>) -> Result<Self, ConfigError> {
         section.not_yet("window_entries", "leave it out and give a window that holds under your load")?;
-        // For people: the pin already covers origin and credential.
-        let _scope: Option<Vec<String>> = section.get("scope")?;
         let written = Self {
             dedupe: section.get("dedupe")?,
             on_unknown: section.get("on_unknown")?,
@@ -145,6 +138,8 @@ impl Written {
             key_charset: section.get("key_charset")?,
             min_key_len: section.get("min_key_len")?,
             max_key_len: section.get("max_key_len")?,
+            methods: section.get("methods")?,
+            scope: section.get("scope")?,
             window: section.get("window")?,
             margin: section.get("margin")?,
             in_progress: section.get("in_progress")?,
@@ -152,10 +147,13 @@ impl Written {
             already_done: section.get("already_done")?,
             not_applied: section.get("not_applied")?,
             rejected: section.get("rejected")?,
+            frees_key: section.get("frees_key")?,
+            unknown: section.get("unknown")?,
             stored: section.get("stored")?,
             code_at: section.get("code_at")?,
             success: section.get("success")?,
             replay_header: section.get("replay_header")?,
+            replay_status: section.get("replay_status")?,
             retry_directive: section.get("retry_directive")?,
             stores: section.get("stores")?,
         };
@@ -165,17 +163,13 @@ impl Written {
     }
 
     fn validate(&self, section: &Section<'_>) -> Result<(), ConfigError> {
-        if self.dedupe == Some(Dedupe::Lookup) {
-            return Err(section.error(
-                "dedupe",
-                "\"lookup\" is not supported yet: use \"none\" with on_unknown = \"hold\", which parks what is unknown",
-            ));
-        }
         if self.code_at.iter().flatten().any(|pointer| !is_pointer(pointer)) {
             return Err(section.error("code_at", "must be a list of JSON pointers such as \"/error/code\""));
         }
-        if self.retry_directive.as_ref().is_some_and(|name| !is_header_name(name)) {
-            return Err(section.error("retry_directive", "must be the name of a header"));
+        if self.methods.iter().flatten().any(|method| !METHODS.contains(&method.as_str())) {
+            return Err(
+                section.error("methods", "must be a list of \"POST\", \"PUT\", \"PATCH\", \"DELETE\"")
+            );
         }
         // Answers before execution, and those that say nothing about the first request, are never its stored answer.
         let never = |rule: &AnswerRule| match rule.status {
@@ -205,6 +199,8 @@ impl Written {
             key_charset: self.key_charset.or(base.key_charset),
             min_key_len: self.min_key_len.or(base.min_key_len),
             max_key_len: self.max_key_len.or(base.max_key_len),
+            methods: self.methods.or_else(|| base.methods.clone()),
+            scope: self.scope.or_else(|| base.scope.clone()),
             window,
             margin: self.margin.or(base.margin),
             in_progress: self.in_progress.or_else(|| base.in_progress.clone()),
@@ -212,20 +208,28 @@ impl Written {
             already_done: self.already_done.or_else(|| base.already_done.clone()),
             not_applied: self.not_applied.or_else(|| base.not_applied.clone()),
             rejected: self.rejected.or_else(|| base.rejected.clone()),
+            frees_key: self.frees_key.or_else(|| base.frees_key.clone()),
+            unknown: self.unknown.or_else(|| base.unknown.clone()),
             stored: self.stored.or_else(|| base.stored.clone()),
             code_at: self.code_at.or_else(|| base.code_at.clone()),
             success: self.success.or_else(|| base.success.clone()),
             replay_header: self.replay_header.or_else(|| base.replay_header.clone()),
+            replay_status: self.replay_status.or_else(|| base.replay_status.clone()),
             retry_directive: self.retry_directive.or_else(|| base.retry_directive.clone()),
             stores,
         }
     }
 
     /// The contract, as decisions need it; validated against `timeout`.
-    pub(crate) fn contract(&self, timeout: Duration) -> Result<Contract, String> {
+    pub(crate) fn contract(
+        &self,
+        timeout: Duration,
+        probe: Option<&WrittenProbe>,
+    ) -> Result<Contract, String> {
         let dedupe = self.dedupe.ok_or_else(|| {
             "dedupe is missing: write \"key\" (with a window) or \"none\", or name a profile".to_owned()
         })?;
+        let absent_after = probe.and_then(|probe| probe.absent_after(dedupe));
         let key = KeyRule {
             min_len: key_len("min_key_len", self.min_key_len, KEY_LEN.0)?,
             max_len: key_len("max_key_len", self.max_key_len, KEY_LEN.1)?,
@@ -244,8 +248,8 @@ impl Written {
             margin: self.margin.unwrap_or(DEFAULT_MARGIN),
             stores: self.stores.unwrap_or_default(),
             key,
-            can_probe: false,
-            absent_after: Duration::ZERO,
+            can_probe: absent_after.is_some(),
+            absent_after: absent_after.unwrap_or_default(),
         };
         if let (Dedupe::Key, Some(Window::For(window))) = (dedupe, contract.window)
             && window <= timeout.saturating_add(contract.margin)
@@ -276,7 +280,7 @@ impl Written {
     }
 
     /// What is written, as it would be written.
-    fn shown(&self) -> Vec<(&'static str, String)> {
+    pub(crate) fn shown(&self) -> Vec<(&'static str, String)> {
         fn show<T: Setting>(key: &'static str, value: Option<&T>) -> Option<(&'static str, String)> {
             value.map(|value| (key, value.show()))
         }
@@ -288,6 +292,8 @@ impl Written {
             show("key_charset", self.key_charset.as_ref()),
             show("min_key_len", self.min_key_len.as_ref()),
             show("max_key_len", self.max_key_len.as_ref()),
+            show("methods", self.methods.as_ref()),
+            show("scope", self.scope.as_ref()),
             show("window", self.window.as_ref()),
             show("margin", self.margin.as_ref()),
             show("in_progress", self.in_progress.as_ref()),
@@ -295,10 +301,13 @@ impl Written {
             show("already_done", self.already_done.as_ref()),
             show("not_applied", self.not_applied.as_ref()),
             show("rejected", self.rejected.as_ref()),
+            show("frees_key", self.frees_key.as_ref()),
+            show("unknown", self.unknown.as_ref()),
             show("stored", self.stored.as_ref()),
             show("code_at", self.code_at.as_ref()),
             show("success", self.success.as_ref()),
             show("replay_header", self.replay_header.as_ref()),
+            show("replay_status", self.replay_status.as_ref()),
             show("retry_directive", self.retry_directive.as_ref()),
             show("stores", self.stores.as_ref()),
         ];
@@ -322,6 +331,23 @@ impl Written {
         all.into_iter().flatten().collect()
     }
 
+    /// Why a key means nothing on `method`; `None` where it does, or where nobody relies on it.
+    pub(crate) fn refuses_method(&self, method: &str) -> Option<String> {
+        let honoured =
+            self.methods.as_ref().filter(|methods| !methods.iter().any(|known| known == method))?;
+        (self.dedupe == Some(Dedupe::Key)).then(|| {
+            format!(
+                "the downstream honours the key on {} only: write contract = {{ dedupe = \"none\", on_unknown = \"retry\" }} for this operation where repeating it is harmless, or \"hold\" where it is not",
+                honoured.join(", ")
+            )
+        })
+    }
+
+    /// Whether the downstream tells keys apart by the credential that they came with.
+    pub(crate) fn is_scoped_by_credential(&self) -> bool {
+        self.scope.iter().flatten().any(|word| word == "api-key")
+    }
+
     /// Where the key stands.
     pub(crate) fn key_in(&self) -> KeyIn {
         self.key_in.clone().unwrap_or_else(|| KeyIn::Header("Idempotency-Key".to_owned()))
@@ -330,51 +356,6 @@ impl Written {
     /// How the key is written.
     pub(crate) fn key_format(&self) -> KeyFormat {
         self.key_format.unwrap_or_default()
-    }
-
-    /// How answers are read; one answer must not have two meanings.
-    pub(crate) fn answers(&self) -> Result<Answers, String> {
-        let lists = [
-            ("in_progress", &self.in_progress),
-            ("mismatch", &self.mismatch),
-            ("already_done", &self.already_done),
-            ("not_applied", &self.not_applied),
-            ("rejected", &self.rejected),
-        ];
-        for (at, (name, rules)) in lists.iter().enumerate() {
-            for (other_name, others) in &lists[at + 1..] {
-                if let Some(rule) =
-                    rules.iter().flatten().find(|rule| others.iter().flatten().any(|other| other == *rule))
-                {
-                    return Err(format!(
-                        "{rule} stands in both {name} and {other_name}: it can mean one of them only"
-                    ));
-                }
-            }
-        }
-        let stored = self.stored.iter().flatten();
-        let mut all = lists.iter().flat_map(|(_, rules)| rules.iter().flatten()).chain(stored);
-        let nowhere = self.code_at.iter().flatten().next().is_none();
-        if let Some(rule) = all.find(|rule| nowhere && rule.code.is_some()) {
-            return Err(format!("{rule} asks for a machine code: say in code_at where it stands"));
-        }
-        let list = |rules: &Option<Vec<AnswerRule>>| rules.clone().unwrap_or_default();
-        Ok(Answers {
-            in_progress: list(&self.in_progress),
-            mismatch: list(&self.mismatch),
-            already_done: list(&self.already_done),
-            not_applied: list(&self.not_applied),
-            rejected: list(&self.rejected),
-            stored: list(&self.stored),
-            code_at: self.code_at.clone().unwrap_or_default(),
-            success: self.success.clone(),
-            replay_header: self.replay_header.clone(),
-            retry_directive: self.retry_directive.clone(),
-            stores: match self.dedupe {
-                Some(Dedupe::Key) => self.stores.unwrap_or_default(),
-                Some(Dedupe::Lookup | Dedupe::None) | None => Stores::Success,
-            },
-        })
     }
 }
 

@@ -1,18 +1,19 @@
 //! One downstream's table: what every kind has, and the way to what only its kind has.
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{any::Any, collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use aftercommit::{
-    contract::{Contract, Dedupe, KeyRule},
+    contract::{Contract, Dedupe},
     downstream::{Downstream, Served, Terms},
     engine::LEASE_MARGIN,
     schedule::Policy,
-    store::{RegisteredDownstream, RegisteredTerms},
 };
+use sha2::{Digest as _, Sha256};
 
 use super::{
     ConfigError,
     contract::Written,
+    probe::WrittenProbe,
     section::{Section, nearest},
     tree::Origin,
     values::{Rate, Secrets, show_duration},
@@ -32,6 +33,7 @@ const LATER_KINDS: &[&str] = &["smtp", "amqp", "nats", "redis", "sql", "kafka", 
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
     pub(crate) written: Written,
+    pub(crate) probe: Option<WrittenProbe>,
     pub(crate) contract: Contract,
     pub(crate) policy: Policy,
     pub(crate) timeout: Duration,
@@ -55,9 +57,15 @@ pub(crate) struct Source<'s> {
 pub(crate) type ReadKind = fn(&Source<'_>) -> Result<Arc<dyn Configured>, ConfigError>;
 
 /// A downstream's kind, read and validated; nothing resolved, nothing opened.
-pub(crate) trait Configured: fmt::Debug + Send + Sync {
+pub(crate) trait Configured: Any + fmt::Debug + Send + Sync {
     /// The key space at the vendor: origin and secret reference.
     fn account(&self) -> String;
+    /// Where the calls go: scheme, host and port. `None` where that is not one place.
+    fn origin(&self) -> Option<String> {
+        None
+    }
+    /// A hash of the credential, if there is one, for vendors that tell keys apart by it. The error is why it cannot be read.
+    fn credential_sha256(&self, secrets: &Secrets) -> Result<Option<[u8; 32]>, String>;
     /// The hash of all that the operation's request is rendered from.
     fn request_sha256(&self, operation: Option<&str>) -> [u8; 32];
     /// What the kind finds worth a warning.
@@ -98,12 +106,7 @@ impl DownstreamSettings {
         let place = section.place("").to_string();
         let auth_place = section.place("auth").to_string();
         let (kind, read_kind) = kind(&section)?;
-        for (key, instead) in [
-            ("on_outcome", "read the outcome from aftercommit.status"),
-            ("probe", "use dedupe = \"none\" with on_unknown = \"hold\""),
-        ] {
-            section.not_yet(key, instead)?;
-        }
+        section.not_yet("on_outcome", "read the outcome from aftercommit.status")?;
         let key_prefix: String = section.get_or("key_prefix", String::new())?;
         if !key_prefix.bytes().all(|byte| (b'!'..=b'~').contains(&byte)) {
             return Err(section.error("key_prefix", "must be printable ASCII without spaces"));
@@ -152,13 +155,27 @@ impl DownstreamSettings {
         std::iter::once((None, &self.default)).chain(named)
     }
 
-    fn terms(&self, name: Option<&str>, operation: &Operation) -> Terms {
-        Terms {
+    /// The error is why a credential that is part of them cannot be read.
+    pub(super) fn terms(
+        &self,
+        name: Option<&str>,
+        operation: &Operation,
+        secrets: &Secrets,
+    ) -> Result<Terms, String> {
+        let mut request_sha256 = self.configured.request_sha256(name);
+        // Where a key is another key under another credential, a changed credential is another request.
+        if operation.written.is_scoped_by_credential()
+            && let Some(credential) = self.configured.credential_sha256(secrets)?
+        {
+            request_sha256 =
+                Sha256::new_with_prefix(request_sha256).chain_update(credential).finalize().into();
+        }
+        Ok(Terms {
             contract: operation.contract.clone(),
             policy: operation.policy.clone(),
             timeout: operation.timeout,
-            request_sha256: self.configured.request_sha256(name),
-        }
+            request_sha256,
+        })
     }
 
     /// Ready to be served: secrets resolved, client built.
@@ -167,54 +184,28 @@ impl DownstreamSettings {
             let place = if key.starts_with("auth") { &self.auth_place } else { &self.place };
             ConfigError::new(place, format!("downstream.{}.{key}", self.name), problem)
         })?;
+        let terms = |name, operation| {
+            self.terms(name, operation, secrets).map_err(|problem| {
+                ConfigError::new(&self.auth_place, format!("downstream.{}.auth", self.name), problem)
+            })
+        };
         Ok(Served {
             name: Arc::clone(&self.name),
             kind: self.kind,
             downstream,
             key_prefix: self.key_prefix.clone(),
             concurrency: self.concurrency,
-            terms: self.terms(None, &self.default),
+            terms: terms(None, &self.default)?,
             operations: self
                 .operations
                 .iter()
-                .map(|(name, operation)| (name.clone(), self.terms(Some(name), operation)))
-                .collect(),
+                .map(|(name, operation)| Ok((name.clone(), terms(Some(name), operation)?)))
+                .collect::<Result<_, ConfigError>>()?,
             lease: self.lease,
+            rate: self.rate.map(|Rate(rate)| rate),
+            origin: self.configured.origin().map(Into::into),
         })
     }
-
-    /// As `migrate` registers it: no secret is needed.
-    pub(crate) fn registered(&self) -> RegisteredDownstream {
-        let terms =
-            self.all().map(|(name, operation)| (name.map(str::to_owned), self.terms(name, operation)));
-        registration(Arc::clone(&self.name), self.kind, &self.key_prefix, terms.collect())
-    }
-}
-
-/// A served downstream as a worker registers it: the same as [`super::Settings::registered`] makes of it.
-pub fn registered(served: &Served) -> RegisteredDownstream {
-    let named = served.operations.iter().map(|(name, terms)| (Some(name.clone()), terms.clone()));
-    let terms = std::iter::once((None, served.terms.clone())).chain(named);
-    registration(Arc::clone(&served.name), served.kind, &served.key_prefix, terms.collect())
-}
-
-fn registration(
-    name: Arc<str>,
-    kind: &'static str,
-    key_prefix: &str,
-    terms: Vec<(Option<String>, Terms)>,
-) -> RegisteredDownstream {
-    // An INSERT is checked against the downstream, not the operation: refuse only what no operation takes.
-    let key = terms.iter().map(|(_, terms)| terms.contract.key).reduce(KeyRule::widest).unwrap_or_default();
-    let operations = terms
-        .into_iter()
-        .map(|(name, terms)| {
-            let registered =
-                RegisteredTerms { contract: terms.contract, policy: terms.policy, timeout: terms.timeout };
-            (name, registered, terms.request_sha256)
-        })
-        .collect();
-    RegisteredDownstream { name, kind, key_prefix: key_prefix.to_owned(), key, operations }
 }
 
 fn kind(section: &Section<'_>) -> Result<(&'static str, ReadKind), ConfigError> {
@@ -262,7 +253,8 @@ fn default_operation(section: &Section<'_>) -> Result<Operation, ConfigError> {
     let timeout = timeout(section, TIMEOUT)?;
     let mut policy = policy(&section.child("retry")?, &Policy::default())?;
     policy.max_pause = section.get_or("max_pause", policy.max_pause)?;
-    operation(section, written, policy, timeout)
+    let probe = WrittenProbe::read(section, None)?;
+    operation(section, (written, probe), policy, timeout)
 }
 
 fn operations<'s>(
@@ -279,7 +271,8 @@ fn operations<'s>(
         written.note_into(&contract, &default.written, &Origin::Downstream(downstream.into()));
         let timeout = timeout(&section, default.timeout)?;
         let policy = policy(&section.child("retry")?, &default.policy)?;
-        let operation = operation(&section, written, policy, timeout)?;
+        let probe = WrittenProbe::read(&section, default.probe.as_ref())?;
+        let operation = operation(&section, (written, probe), policy, timeout)?;
         operations.push((name, section, operation));
     }
     Ok(operations)
@@ -287,12 +280,20 @@ fn operations<'s>(
 
 fn operation(
     section: &Section<'_>,
-    written: Written,
+    (written, probe): (Written, Option<WrittenProbe>),
     policy: Policy,
     timeout: Duration,
 ) -> Result<Operation, ConfigError> {
-    let contract = written.contract(timeout).map_err(|problem| section.error("contract", problem))?;
-    Ok(Operation { written, contract, policy, timeout })
+    let contract =
+        written.contract(timeout, probe.as_ref()).map_err(|problem| section.error("contract", problem))?;
+    // A downstream's probe may be meant for operations that refine its contract; an operation's own is meant for itself.
+    if section.has("probe") && !contract.can_probe && !section.has("operations") {
+        return Err(section.error(
+            "probe",
+            "is never made: a downstream that can be asked has contract = { dedupe = \"lookup\" }, or \"key\" with a window",
+        ));
+    }
+    Ok(Operation { written, probe, contract, policy, timeout })
 }
 
 fn timeout(section: &Section<'_>, default: Duration) -> Result<Duration, ConfigError> {

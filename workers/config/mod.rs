@@ -8,14 +8,19 @@ mod check;
 mod contract;
 mod downstream;
 mod error;
+mod horizon;
 mod init;
+mod key;
 mod pooler;
+mod probe;
+mod registration;
 mod section;
 mod show;
 #[cfg(test)]
 mod tests;
 mod tree;
 mod values;
+mod worker;
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -24,30 +29,26 @@ use aftercommit::{
     store::{Options, Pooler, RegisteredDownstream},
 };
 
-pub(crate) use answers::{AnswerRule, Answers, Predicate, Wants, is_header_name, is_pointer};
-pub(crate) use contract::{KeyFormat, KeyIn, Written};
+pub(crate) use answers::{AnswerRule, Answers, Marker, Predicate, Wants, is_header_name, is_pointer};
+pub(crate) use contract::Written;
+pub use downstream::DownstreamSettings;
 pub(crate) use downstream::{Configured, Operation, ReadKind, Source};
-pub use downstream::{DownstreamSettings, registered};
 pub use error::{ConfigError, Finding};
 pub use init::init;
+pub(crate) use key::{KeyFormat, KeyIn};
+pub(crate) use probe::{Sight, WrittenProbe};
+pub use registration::registered;
 pub(crate) use section::{Log, Section};
-pub(crate) use tree::parse as parse_toml;
+pub(crate) use tree::{Node, parse as parse_toml};
 pub use values::SecretRef;
 pub(crate) use values::{Secrets, Setting, Size, quoted};
 
 use section::Effective;
 pub use section::nearest;
-pub use show::Shown;
+pub use show::{Shown, masked_url};
 use tree::{Origin, Table};
+pub use worker::Worker;
 
-/// What a lease is unless a timeout asks for more.
-const LEASE: Duration = Duration::from_secs(30);
-/// How long a worker sleeps when nothing is due and no hint came.
-const POLL: Duration = Duration::from_secs(1);
-/// Attempts at one time over all downstreams.
-const CONCURRENCY: u32 = 64;
-/// Less than the 30 s that container platforms wait before they kill.
-const SHUTDOWN_GRACE: Duration = Duration::from_secs(25);
 /// Loopback: anything else requires auth.
 const LISTEN: &str = "127.0.0.1:7799";
 const DAY: Duration = Duration::from_secs(86_400);
@@ -86,19 +87,6 @@ pub struct Settings {
     effective: Vec<Effective>,
 }
 
-/// `[worker]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Worker {
-    /// How long a claim holds unless renewed, where a downstream does not say.
-    pub lease: Duration,
-    /// How long it sleeps when nothing is due and no hint came.
-    pub poll: Duration,
-    /// Attempts at one time over all downstreams.
-    pub concurrency: u32,
-    /// How long open calls may go on once it was asked to stop.
-    pub shutdown_grace: Duration,
-}
-
 /// `[retention]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
@@ -110,6 +98,13 @@ pub struct Retention {
     pub requests: Duration,
     /// Keys of finished effects.
     pub keys: Duration,
+}
+
+impl Retention {
+    /// As the engine and `purge` take it.
+    pub fn kept(&self) -> aftercommit::store::Retention {
+        aftercommit::store::Retention { payloads: self.payloads, history: self.history, keys: self.keys }
+    }
 }
 
 /// `[dashboard]`.
@@ -143,10 +138,10 @@ impl Settings {
             part(&log, given(&root, "database", sources.dev.then_some("sqlite:aftercommit-dev.db")));
         let environment = part(&log, given(&root, "environment", sources.dev.then_some("dev")));
         let pooler = part(&log, pooler::read(&root, sources));
-        let worker = part(&log, root.child("worker").and_then(worker));
+        let worker = part(&log, root.child("worker").and_then(worker::read));
         let retention = part(&log, root.child("retention").and_then(retention));
         let dashboard = part(&log, root.child("dashboard").and_then(dashboard));
-        let lease = worker.map_or(LEASE, |worker| worker.lease);
+        let lease = worker.as_ref().map_or(worker::LEASE, |worker| worker.lease);
         let downstreams =
             part(&log, root.child("downstream")).map(|section| downstreams(&section, lease, &log));
         // What is missing is told only after a misspelt key that may be it.
@@ -237,7 +232,7 @@ impl Settings {
 
     /// Every downstream as `migrate` makes it known. Needs no secret.
     pub fn registered(&self) -> Vec<RegisteredDownstream> {
-        self.downstreams.values().map(DownstreamSettings::registered).collect()
+        self.downstreams.values().map(|downstream| downstream.registered(&self.secrets)).collect()
     }
 }
 
@@ -321,33 +316,17 @@ fn downstreams(section: &Section<'_>, lease: Duration, log: &Log) -> BTreeMap<St
     downstreams
 }
 
-fn worker(section: Section<'_>) -> Result<Worker, ConfigError> {
-    let worker = Worker {
-        lease: section.get_or("lease", LEASE)?,
-        poll: section.get_or("poll", POLL)?,
-        concurrency: section.get_or("concurrency", CONCURRENCY)?,
-        shutdown_grace: section.get_or("shutdown_grace", SHUTDOWN_GRACE)?,
-    };
-    if worker.lease < aftercommit::engine::LEASE_MARGIN {
-        return Err(section.error("lease", "must be at least 2s, and outlast every timeout by 2s"));
-    }
-    if worker.poll.is_zero() {
-        return Err(section.error("poll", "must be more than zero: 1s is the default"));
-    }
-    if worker.concurrency == 0 {
-        return Err(section.error("concurrency", "must be at least 1"));
-    }
-    section.finish()?;
-    Ok(worker)
-}
-
 fn retention(section: Section<'_>) -> Result<Retention, ConfigError> {
+    // Shorter keys shorten the other defaults; what somebody wrote must not contradict them.
+    let default = aftercommit::store::Retention::default();
+    let keys = section.get_or("keys", default.keys)?;
     let retention = Retention {
-        history: section.get_or("history", 30 * DAY)?,
-        payloads: section.get_or("payloads", 3 * DAY)?,
+        history: section.get_or("history", default.history.min(keys))?,
+        payloads: section.get_or("payloads", default.payloads.min(keys))?,
         requests: section.get_or("requests", DAY)?,
-        keys: section.get_or("keys", 400 * DAY)?,
+        keys,
     };
+    retention.kept().validate().map_err(|(key, problem)| section.error(key, problem))?;
     section.finish()?;
     Ok(retention)
 }
@@ -355,9 +334,7 @@ fn retention(section: Section<'_>) -> Result<Retention, ConfigError> {
 fn dashboard(section: Section<'_>) -> Result<Dashboard, ConfigError> {
     section.not_yet("auth", "listen on loopback, behind a proxy that authenticates")?;
     let listen: String = section.get_or("listen", LISTEN.to_owned())?;
-    let listen: std::net::SocketAddr = listen.parse().map_err(|_error| {
-        section.error("listen", "must be an address with a port, such as \"127.0.0.1:7799\"")
-    })?;
+    let listen = address(&section, &listen, LISTEN)?;
     if !listen.ip().is_loopback() {
         return Err(section.error(
             "listen",
@@ -366,6 +343,12 @@ fn dashboard(section: Section<'_>) -> Result<Dashboard, ConfigError> {
     }
     section.finish()?;
     Ok(Dashboard { listen })
+}
+
+fn address(section: &Section<'_>, text: &str, example: &str) -> Result<std::net::SocketAddr, ConfigError> {
+    text.parse().map_err(|_error| {
+        section.error("listen", format!("must be an address with a port, such as \"{example}\""))
+    })
 }
 
 fn check_name(section: &Section<'_>, name: &str) -> Result<(), ConfigError> {

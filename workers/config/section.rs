@@ -179,6 +179,28 @@ impl<'a> Section<'a> {
         Ok(Section { path: self.dotted(key), table, origin, known: RefCell::default(), log: self.log })
     }
 
+    /// The tables of the list `key`, as `[[key]]` writes them; none when it was not given.
+    pub(crate) fn children(&self, key: &str) -> Result<Vec<Section<'a>>, ConfigError> {
+        let items: &[Node] = match self.node(key) {
+            None => &[],
+            Some(Node { value: Value::Array(items), .. }) => items,
+            Some(_) => return Err(self.error(key, format!("must be a list of tables: write [[{key}]]"))),
+        };
+        let child = |(at, item): (usize, &'a Node)| {
+            let Value::Table(table) = &item.value else {
+                return Err(self.error(key, format!("must hold tables, and holds {}", item.value.what())));
+            };
+            Ok(Section {
+                path: format!("{}[{at}]", self.dotted(key)),
+                table: Some(table),
+                origin: item.origin.clone(),
+                known: RefCell::default(),
+                log: self.log,
+            })
+        };
+        items.iter().enumerate().map(child).collect()
+    }
+
     /// The names in this table, which the user chose.
     pub(crate) fn names(&self) -> Vec<String> {
         self.table.map(|table| table.keys().cloned().collect()).unwrap_or_default()
@@ -218,11 +240,11 @@ impl<'a> Section<'a> {
     }
 }
 
-/// The name most like `key`, if any is like it.
+/// The name most like `key`, if any is like it; of equals the first.
 pub fn nearest<'n>(key: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     names
         .map(|name| (strsim::jaro_winkler(&key.to_ascii_lowercase(), name), name))
         .filter(|(likeness, _)| *likeness > 0.75)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .min_by(|a, b| b.0.total_cmp(&a.0))
         .map(|(_, name)| name)
 }

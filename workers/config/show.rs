@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Settings, section::Effective};
+use super::{Settings, section::Effective, tree::Origin};
 
 /// An effective value.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +47,16 @@ impl Settings {
             .collect()
     }
 
+    /// Whether somebody wrote how long what can be purged is kept, as opposed to our defaults.
+    pub fn writes_retention(&self) -> bool {
+        let default = Origin::Default.to_string();
+        self.effective.iter().any(|value| {
+            value.table == "retention"
+                && matches!(value.key.as_str(), "payloads" | "history" | "keys")
+                && value.source != default
+        })
+    }
+
     /// The values by table, in the order in which they were read.
     fn tables(&self) -> Vec<(&str, Vec<&Effective>)> {
         let mut tables: Vec<(&str, Vec<&Effective>)> = Vec::new();
@@ -81,17 +91,29 @@ fn data(toml: &str) -> serde_json::Value {
         .unwrap_or_else(|| serde_json::Value::String(toml.to_owned()))
 }
 
-/// A database URL without its password.
-pub(super) fn masked_url(database: &str) -> String {
-    match url::Url::parse(database) {
-        Ok(mut url) if url.password().is_some() => match url.set_password(Some("***")) {
-            Ok(()) => url.to_string(),
-            Err(()) => format!("{}:***", url.scheme()),
-        },
-        Ok(_) => database.to_owned(),
-        // What is not a URL may hold anything.
-        Err(_) => {
-            database.split_once(':').map_or_else(|| "***".to_owned(), |(scheme, _)| format!("{scheme}:***"))
-        }
+/// A database URL without its password. What is no URL may hold anything, and is not shown.
+pub fn masked_url(database: &str) -> String {
+    let scheme = |text: &str| text.split_once(':').map(|(scheme, _)| format!("{scheme}:***"));
+    let Ok(mut url) = url::Url::parse(database) else {
+        return scheme(database).unwrap_or_else(|| "***".to_owned());
+    };
+    let is_secret = |name: &str| name.to_ascii_lowercase().contains("password");
+    let in_query = url.query_pairs().any(|(name, _)| is_secret(&name));
+    if url.password().is_none() && !in_query {
+        return database.to_owned();
     }
+    if url.password().is_some() && url.set_password(Some("***")).is_err() {
+        return format!("{}:***", url.scheme());
+    }
+    if in_query {
+        let shown: Vec<(String, String)> = url
+            .query_pairs()
+            .map(|(name, value)| {
+                let value = if is_secret(&name) { "***".to_owned() } else { value.into_owned() };
+                (name.into_owned(), value)
+            })
+            .collect();
+        url.query_pairs_mut().clear().extend_pairs(shown);
+    }
+    url.to_string()
 }

@@ -1,5 +1,7 @@
 //! The configuration refuses what it does not understand, and says where, what, and what to do.
 
+mod accounts;
+
 use std::{path::PathBuf, time::Duration};
 
 use aftercommit::contract::Window;
@@ -274,9 +276,6 @@ fn settings_that_contradict_each_other_are_refused() {
 fn what_is_planned_is_refused_and_not_ignored() {
     for text in [
         format!("{SHOP}on_outcome = \"billing.on_effect\"\n"),
-        format!("{SHOP}[downstream.shop.probe]\nmethod = \"GET\"\n"),
-        format!("{SHOP}contract = {{ dedupe = \"lookup\" }}\n"),
-        format!("{SHOP}dynamic_target = \"url\"\n"),
         "[downstream.mail]\nkind = \"smtp\"\nserver = \"smtp://x\"\n".to_owned(),
         "[dashboard]\nauth = { tokens = [] }\n".to_owned(),
     ] {
@@ -306,6 +305,28 @@ fn a_profile_is_refined_and_an_operation_refines_further() {
 }
 
 #[test]
+fn what_is_kept_for_how_long_fits_together() {
+    let retention = |lines: &str| format!("{HEAD}[retention]\n{lines}\n{SHOP}");
+    for (lines, key) in [
+        ("keys = \"1h\"\npayloads = \"2h\"", "retention.payloads"),
+        ("keys = \"1h\"\nhistory = \"61m\"", "retention.history"),
+    ] {
+        let said = refused(&retention(lines));
+        assert!(said.contains(key) && said.contains("retention.keys"), "{said}");
+    }
+    // Shorter keys shorten the defaults.
+    let short = load(&retention("keys = \"1h\"")).unwrap();
+    let hour = Duration::from_secs(3600);
+    assert_eq!((short.retention.payloads, short.retention.history), (hour, hour));
+    let notes: Vec<_> = short.check().into_iter().filter(|note| note.key == "retention.keys").collect();
+    assert!(notes.len() == 1 && notes[0].message.contains("downstream.shop"), "{notes:?}");
+    assert!(load(&format!("{HEAD}{SHOP}")).unwrap().check().iter().all(|note| note.key != "retention.keys"));
+    // History may go first.
+    let settings = load(&retention("history = \"1m\"")).unwrap();
+    assert_eq!(settings.retention.kept().history, Duration::from_secs(60));
+}
+
+#[test]
 fn a_window_shorter_than_the_retries_is_told() {
     let told = |toml: &str| {
         let findings = load(&format!("{HEAD}{SHOP}{toml}\n")).unwrap().check();
@@ -317,23 +338,32 @@ fn a_window_shorter_than_the_retries_is_told() {
     assert_eq!(told(""), Vec::<String>::new());
     assert_eq!(told("profile = \"stripe-v1\""), Vec::<String>::new(), "20h of retries fit into 24h");
     let short = told("contract = { dedupe = \"key\", window = \"1h\" }");
-    assert!(short[0].contains("parked") && short[0].contains("contract.window"), "{short:?}");
+    assert!(
+        short[0].starts_with("downstream.shop.contract.window: is shorter than the retries"),
+        "{short:?}"
+    );
+    for figure in
+        ["parked in doubt 54m40s", "window 1h - margin 5m - timeout 20s", "max_attempts 100, max_age 20h"]
+    {
+        assert!(short[0].contains(figure), "{figure} in {short:?}");
+    }
+    let fitting = told("contract = { dedupe = \"key\", window = \"1h\" }\nretry = { max_age = \"54m40s\" }");
+    assert_eq!(fitting, Vec::<String>::new(), "the figure that is told is one that fits");
+    let few = told("contract = { dedupe = \"key\", window = \"1h\" }\nretry = { max_attempts = 4 }");
+    assert_eq!(few, Vec::<String>::new(), "four tries are over in a minute or two");
+    let refined = told(
+        "profile = \"stripe-v1\"\n[downstream.shop.operations.payout]\ncontract = { window = \"6h\" }\n\
+         [downstream.shop.operations.quick]\nretry = { max_age = \"1h\" }",
+    );
+    assert!(
+        refined.len() == 1 && refined[0].starts_with("downstream.shop.operations.payout.contract.window"),
+        "{refined:?}"
+    );
+    assert!(refined[0].contains("5h54m40s"), "{refined:?}");
     assert!(told("profile = \"ietf\"")[0].contains("unpublished"));
-    assert!(told("rate = \"25/s\"")[0].contains("not enforced"));
+    assert_eq!(told("rate = \"25/s\""), Vec::<String>::new());
     // T27: a stop that does not wait for open calls makes unknown outcomes of them.
     assert!(told("timeout = \"40s\"")[0].contains("shutdown_grace (25s)"));
-}
-
-#[test]
-fn every_shipped_profile_reads_and_says_where_it_comes_from() {
-    for profile in crate::profiles::all() {
-        let about = profile.about().unwrap();
-        assert!(!about.sources.is_empty() && !about.date.is_empty(), "{}", profile.name);
-        assert!(["high", "medium", "low"].contains(&about.confidence.as_str()), "{}", profile.name);
-        let written = profile.contract().unwrap();
-        written.contract(Duration::from_secs(20)).unwrap();
-        written.answers().unwrap();
-    }
 }
 
 #[test]

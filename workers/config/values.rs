@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
+use aftercommit::downstream;
+
 use super::tree::{Node, Value};
 
 /// A type that a key can have.
@@ -82,6 +84,24 @@ impl Setting for Vec<String> {
 
     fn show(&self) -> String {
         format!("[{}]", self.iter().map(|item| quoted(item)).collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// A list of ports; a single number is a list of one.
+impl Setting for Vec<u16> {
+    fn read(node: &Node) -> Result<Self, String> {
+        const FORM: &str = "must be a list of numbers from 0 to 65535, such as [8443]";
+        let port = |node: &Node| node.value.number().and_then(|digits| digits.parse().ok());
+        let ports: Option<Self> = if let Value::Array(items) = &node.value {
+            items.iter().map(port).collect()
+        } else {
+            port(node).map(|port| vec![port])
+        };
+        ports.ok_or_else(|| FORM.to_owned())
+    }
+
+    fn show(&self) -> String {
+        format!("{self:?}")
     }
 }
 
@@ -181,21 +201,29 @@ impl Setting for Size {
 }
 
 /// Calls per time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rate(String);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rate(pub(crate) downstream::Rate);
 
 impl Setting for Rate {
     fn read(node: &Node) -> Result<Self, String> {
         const FORM: &str = "must be a rate such as \"25/s\", \"100/m\" or \"1000/h\"";
         let text = text(node, "a rate such as \"25/s\"")?;
-        let valid = text.split_once('/').is_some_and(|(count, unit)| {
-            count.parse::<u32>().is_ok_and(|n| n > 0) && matches!(unit, "s" | "m" | "h")
-        });
-        if valid { Ok(Self(text)) } else { Err(FORM.to_owned()) }
+        let read = || {
+            let (count, unit) = text.split_once('/')?;
+            let calls = count.parse::<u32>().ok().filter(|calls| *calls > 0)?;
+            let seconds = match unit {
+                "s" => 1,
+                "m" => 60,
+                "h" => 3600,
+                _ => return None,
+            };
+            Some(downstream::Rate { calls, period: Duration::from_secs(seconds) })
+        };
+        read().map(Self).ok_or_else(|| FORM.to_owned())
     }
 
     fn show(&self) -> String {
-        quoted(&self.0)
+        quoted(&self.0.to_string())
     }
 }
 

@@ -8,6 +8,7 @@ use aftercommit::{
     error::StoreError,
     store::{Database, Options},
 };
+use aftercommit_dashboard::Operations;
 use aftercommit_workers::config::{Settings, Sources};
 use anyhow::Context as _;
 use axum::Router;
@@ -61,9 +62,12 @@ pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit
     let config = engine_config(&settings, &served);
     let engine = Engine::new(Arc::clone(&database) as _, served, config, Arc::new(SystemClock))
         .map_err(|problem| fail(Exit::Usage, problem))?;
+    let engine = Arc::new(engine);
     let stop = Stop::default();
+    let operations = Operations::default();
+    operations.watch(Arc::clone(&database), Some((Arc::clone(&engine), stop.clone())));
     let mut tasks = JoinSet::new();
-    tasks.spawn(serve(listener, app(database), stop.abort.clone()));
+    tasks.spawn(serve(listener, app(database, &operations), stop.abort.clone()));
     let mut worker = JoinSet::new();
     let inner = stop.clone();
     worker.spawn(async move { engine.run(inner).await });
@@ -109,10 +113,11 @@ async fn serve(
 }
 
 /// The page at the root, the sinks below.
-fn app(database: Arc<dyn Database>) -> Router {
+fn app(database: Arc<dyn Database>, operations: &Operations) -> Router {
     let payments = Sink::new(Memory::HonoursKeys, "ch", SLOW);
     let mail = Sink::new(Memory::Forgetful, "msg", SLOW);
-    aftercommit_dashboard::router(database)
+    aftercommit_dashboard::pages(database)
+        .merge(operations.router())
         .nest("/sinks/payments", payments.router())
         .nest("/sinks/mail", mail.router())
 }
@@ -198,7 +203,8 @@ fn greet(url: &str, address: std::net::SocketAddr) -> anyhow::Result<()> {
          Effects   http://{address}/\n  \
          Payments  http://{address}/sinks/payments  honours Idempotency-Key\n  \
          Mail      http://{address}/sinks/mail      cannot deduplicate\n  \
-         Health    http://{address}/healthz\n  \
+         Health    http://{address}/healthz and http://{address}/readyz\n  \
+         Metrics   http://{address}/metrics\n  \
          Database  {file}\n\n  \
          In another terminal, in this folder:\n    \
          export DATABASE_URL={}\n    \

@@ -9,8 +9,8 @@ use aftercommit::{
 };
 use reqwest::header::{HeaderMap, LOCATION};
 
-use super::retry_after::retry_after;
-use crate::config::{AnswerRule, Answers, Predicate, Wants};
+use super::{json, retry_after::retry_after};
+use crate::config::{AnswerRule, Answers, Marker, Predicate, Wants};
 
 /// An answer that was received whole, or up to the size limit.
 #[derive(Clone, Debug)]
@@ -21,21 +21,44 @@ pub(super) struct Answer {
     pub(super) truncated: bool,
 }
 
+/// What is said where nothing more is known.
+const UNKNOWN: &str = "the outcome is unknown";
+
+/// Who was asked: whose refusal of credentials an answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// A place that an operator chose, by `base_url` or as one that gets our credentials.
+    Chosen,
+    /// A URL that an effect named, without our credentials: there are none to mend.
+    Named,
+}
+
 /// What the retry directive says, if there is one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Directive {
+    /// Nothing was done, and it may be tried again.
+    NothingDone,
     Again,
     Never,
     Silent,
 }
 
 /// What `answer` shows. `place` is the origin, for people; `wall` is for a `Retry-After` date without a `Date`.
-pub(super) fn classify(answers: &Answers, answer: Answer, place: &str, wall: Timestamp) -> Outcome {
+pub(super) fn classify(
+    answers: &Answers,
+    answer: Answer,
+    asked: Asked,
+    place: &str,
+    wall: Timestamp,
+) -> Outcome {
     let json = parsed(&answer);
     let codes = codes(answers, json.as_ref());
-    let replayed = is_replay(answers, &answer.headers);
-    let reading = Reading { answers, answer: &answer, json: json.as_ref(), codes: &codes, replayed };
+    let mut reading =
+        Reading { answers, answer: &answer, asked, json: json.as_ref(), codes: &codes, replayed: false };
+    reading.replayed = reading.is_replay();
+    let replayed = reading.replayed;
     let (finding, said) = reading.finding();
+    let credentials_refused = reading.credentials_refused();
     let retry_after = match finding {
         Finding::Applied | Finding::AlreadyDone => None,
         Finding::Rejected(_)
@@ -51,12 +74,21 @@ pub(super) fn classify(answers: &Answers, answer: Answer, place: &str, wall: Tim
         (_, said) => reason(&answer, &codes, place, said),
     };
     let response = Response { status: Some(answer.status), body: answer.body, truncated: answer.truncated };
-    Outcome { finding, phase: Phase::Done, replayed, retry_after, reason, response: Some(response) }
+    Outcome {
+        finding,
+        phase: Phase::Done,
+        replayed,
+        retry_after,
+        credentials_refused,
+        reason,
+        response: Some(response),
+    }
 }
 
 struct Reading<'a> {
     answers: &'a Answers,
     answer: &'a Answer,
+    asked: Asked,
     json: Option<&'a serde_json::Value>,
     codes: &'a [String],
     replayed: bool,
@@ -75,11 +107,17 @@ impl Reading<'_> {
             Finding::Rejected(_) if self.replayed => {
                 (Finding::Rejected(About::FirstRequest), "the stored answer to the first request")
             }
+            Finding::Rejected(_) | Finding::Unknown if self.directive() == Directive::NothingDone => {
+                (Finding::NotApplied, "the downstream says that nothing was done, and to try again")
+            }
             Finding::Rejected(_) if self.directive() == Directive::Again => {
                 (Finding::Unknown, "the downstream says to try again")
             }
             Finding::Rejected(_) if self.is_stored_kind() => (Finding::Rejected(About::StoredKind), said),
-            Finding::Unknown if status >= 500 => self.server_error(said),
+            Finding::Applied | Finding::AlreadyDone if self.directive() == Directive::NothingDone => {
+                (Finding::Unknown, "it reads as done, and the downstream says that nothing was")
+            }
+            Finding::Unknown if status >= 500 || self.is_listed_unknown() => self.of_no_use_again(said),
             Finding::Applied
             | Finding::AlreadyDone
             | Finding::Rejected(_)
@@ -92,10 +130,13 @@ impl Reading<'_> {
         }
     }
 
-    /// A server error is final where it is stored under the key: repeating the request repeats the answer.
-    fn server_error(&self, said: &'static str) -> (Finding, &'static str) {
+    /// A server error, or what the contract lists as unknown, is final where it is stored under the key: repeating the
+    /// request repeats the answer.
+    fn of_no_use_again(&self, said: &'static str) -> (Finding, &'static str) {
         match (self.answers.stores, self.directive()) {
-            (Stores::Success, _) | (Stores::Any, Directive::Again) => (Finding::Unknown, said),
+            (Stores::Success, _) | (Stores::Any, Directive::Again | Directive::NothingDone) => {
+                (Finding::Unknown, said)
+            }
             (Stores::Any, Directive::Never) => (Finding::StoredError, "the downstream says not to try again"),
             (Stores::Any, Directive::Silent) if self.replayed => {
                 (Finding::StoredError, "the stored answer to the first request")
@@ -107,10 +148,16 @@ impl Reading<'_> {
     /// The contract's rules: one with a machine code before one without, an exact status before a class of them.
     fn by_rule(&self) -> Option<(Finding, &'static str)> {
         let this = Finding::Rejected(About::ThisAttempt);
-        let lists: [(&[AnswerRule], Finding, &'static str); 5] = [
+        let lists: [(&[AnswerRule], Finding, &'static str); 7] = [
             (&self.answers.mismatch, Finding::KeyReused, "the key is in use for another request"),
             (&self.answers.in_progress, Finding::InProgress, "a request with this key is in progress"),
             (&self.answers.already_done, Finding::AlreadyDone, "it had been done before"),
+            (
+                &self.answers.frees_key,
+                Finding::StoredError,
+                "the key is free again: a repetition would be another request",
+            ),
+            (&self.answers.unknown, Finding::Unknown, UNKNOWN),
             (&self.answers.not_applied, Finding::NotApplied, "not applied"),
             (&self.answers.rejected, this, "refused"),
         ];
@@ -118,8 +165,10 @@ impl Reading<'_> {
             rules.iter().filter(|rule| self.fits(rule)).map(move |rule| (rule, *finding, *said))
         });
         // Of equally exact rules the first list wins: the loudest.
-        fits.min_by_key(|(rule, _, _)| (rule.code.is_none(), rule.status))
-            .map(|(_, finding, said)| (finding, said))
+        let (rule, finding, said) = fits.min_by_key(|(rule, _, _)| (rule.code.is_none(), rule.status))?;
+        // A status alone may mean something else too, which whoever looks into it must know.
+        let unsure = finding == Finding::KeyReused && rule.code.is_none();
+        Some((finding, if unsure { "by its status, the key is in use for another request" } else { said }))
     }
 
     fn fits(&self, rule: &AnswerRule) -> bool {
@@ -127,8 +176,20 @@ impl Reading<'_> {
             && rule.code.as_ref().is_none_or(|code| self.codes.iter().any(|said| said == code))
     }
 
+    fn is_listed_unknown(&self) -> bool {
+        self.answers.unknown.iter().any(|rule| self.fits(rule))
+    }
+
     fn is_stored_kind(&self) -> bool {
         self.answers.stores == Stores::Any && self.answers.stored.iter().any(|rule| self.fits(rule))
+    }
+
+    /// A rule of the contract knows better: some vendors refuse a single request with 403 and a machine code.
+    fn credentials_refused(&self) -> bool {
+        self.asked == Asked::Chosen
+            && matches!(self.answer.status, 401 | 403 | 407)
+            && !self.replayed
+            && self.by_rule().is_none()
     }
 
     /// The default table.
@@ -137,11 +198,15 @@ impl Reading<'_> {
             200..=299 => self.success(),
             303 => (Finding::Unknown, "the answer stands elsewhere; redirects are not followed"),
             300..=399 => (Finding::Rejected(About::ThisAttempt), "redirects are not followed"),
+            // Asked again, it would say the same: nobody pauses for it, and nobody mends what was not sent.
+            401 | 403 | 407 if self.asked == Asked::Named => {
+                (Finding::Rejected(About::ThisAttempt), "refused; our credentials do not go to this origin")
+            }
             401 | 403 | 407 => (Finding::NotApplied, "the credentials were refused"),
             421 | 425 | 429 => (Finding::NotApplied, "not now"),
             408 => (Finding::Unknown, "the downstream timed out"),
             400..=499 => (Finding::Rejected(About::ThisAttempt), "refused"),
-            _ => (Finding::Unknown, "the outcome is unknown"),
+            _ => (Finding::Unknown, UNKNOWN),
         }
     }
 
@@ -154,12 +219,23 @@ impl Reading<'_> {
     }
 
     fn directive(&self) -> Directive {
-        let header = self.answers.retry_directive.as_ref().and_then(|name| self.answer.headers.get(name));
-        match header.map(|value| value.as_bytes().to_ascii_lowercase()).as_deref() {
-            Some(b"true") => Directive::Again,
-            Some(b"false") => Directive::Never,
-            Some(_) | None => Directive::Silent,
+        let Some(marker) = &self.answers.retry_directive else { return Directive::Silent };
+        let said = self.answer.headers.get(&marker.name).map(|value| value.as_bytes().to_ascii_lowercase());
+        match (&marker.value, said.as_deref()) {
+            (Some(wanted), Some(said)) if wanted.as_bytes().eq_ignore_ascii_case(said) => {
+                Directive::NothingDone
+            }
+            (Some(_), _) => Directive::Never,
+            (None, Some(b"true")) => Directive::Again,
+            (None, Some(b"false")) => Directive::Never,
+            (None, Some(_) | None) => Directive::Silent,
         }
+    }
+
+    fn is_replay(&self) -> bool {
+        let answers = self.answers;
+        answers.replay_header.as_ref().is_some_and(|marker| is_marked(marker, &self.answer.headers))
+            || answers.replay_status.iter().any(|rule| self.fits(rule))
     }
 }
 
@@ -168,19 +244,51 @@ fn parsed(answer: &Answer) -> Option<serde_json::Value> {
     if answer.truncated { None } else { serde_json::from_slice(&answer.body).ok() }
 }
 
+/// The machine codes of an answer: whatever plain values stand at the contract's pointers.
 fn codes(answers: &Answers, json: Option<&serde_json::Value>) -> Vec<String> {
-    let Some(json) = json else { return Vec::new() };
-    let at = |pointer: &String| match json.pointer(pointer)? {
-        serde_json::Value::String(code) => Some(code.clone()),
-        serde_json::Value::Number(code) => Some(code.to_string()),
-        serde_json::Value::Bool(code) => Some(code.to_string()),
-        serde_json::Value::Null | serde_json::Value::Array(_) | serde_json::Value::Object(_) => None,
-    };
-    answers.code_at.iter().filter_map(at).collect()
+    let mut codes = Vec::new();
+    for pointer in &answers.code_at {
+        let Some(json) = json else { break };
+        let steps: Vec<_> = json::steps(pointer).collect();
+        collect(json, &steps, &mut codes);
+    }
+    codes
 }
 
-fn is_replay(answers: &Answers, headers: &HeaderMap) -> bool {
-    let Some(marker) = &answers.replay_header else { return false };
+/// Adds what stands at `steps` below `json`. A step `*` is every item of a list: which of several errors the code is of, no
+/// vendor promises.
+fn collect(json: &serde_json::Value, steps: &[String], codes: &mut Vec<String>) {
+    let Some((step, rest)) = steps.split_first() else {
+        match json {
+            serde_json::Value::String(code) => codes.push(code.clone()),
+            serde_json::Value::Number(code) => codes.push(code.to_string()),
+            serde_json::Value::Bool(code) => codes.push(code.to_string()),
+            serde_json::Value::Null | serde_json::Value::Array(_) | serde_json::Value::Object(_) => {}
+        }
+        return;
+    };
+    match json {
+        serde_json::Value::Array(items) if step == "*" => {
+            items.iter().for_each(|item| collect(item, rest, codes));
+        }
+        serde_json::Value::Array(items) => {
+            if let Some(item) = step.parse().ok().and_then(|index: usize| items.get(index)) {
+                collect(item, rest, codes);
+            }
+        }
+        serde_json::Value::Object(members) => {
+            if let Some(member) = members.get(step) {
+                collect(member, rest, codes);
+            }
+        }
+        serde_json::Value::Null
+        | serde_json::Value::String(_)
+        | serde_json::Value::Number(_)
+        | serde_json::Value::Bool(_) => {}
+    }
+}
+
+fn is_marked(marker: &Marker, headers: &HeaderMap) -> bool {
     headers.get_all(&marker.name).iter().any(|value| match &marker.value {
         Some(wanted) => value.as_bytes().eq_ignore_ascii_case(wanted.as_bytes()),
         None => !value.as_bytes().eq_ignore_ascii_case(b"false"),

@@ -7,7 +7,12 @@ use reqwest::{Method, header::HeaderName};
 use sha2::{Digest, Sha256};
 use url::Url;
 
-use super::{send, template::Template};
+use super::{
+    HttpDownstream,
+    egress::{self, SystemNames, Target},
+    probe::Question,
+    template::Template,
+};
 use crate::config::{
     Answers, ConfigError, Configured, KeyFormat, KeyIn, Operation, SecretRef, Secrets, Section, Size, Source,
     is_header_name,
@@ -53,17 +58,19 @@ pub(super) struct Call {
     pub(super) dedupe: Dedupe,
     pub(super) answers: Answers,
     pub(super) timeout: Duration,
+    pub(super) probe: Option<Question>,
 }
 
 /// An `http` downstream.
 #[derive(Clone, Debug)]
 pub(super) struct Http {
-    pub(super) base: Url,
+    /// Where effects without a whole URL of their own go; only where effects bring whole URLs, it may be missing.
+    pub(super) base: Option<Url>,
     pub(super) auth: Auth,
     /// Sent with every request, by lower-case name.
     pub(super) headers: BTreeMap<String, String>,
-    /// The effect's target is appended to the base URL's path.
-    pub(super) dynamic_target: bool,
+    /// What an effect's target means.
+    pub(super) target: Target,
     pub(super) key_prefix: String,
     pub(super) max_response: usize,
     pub(super) concurrency: u32,
@@ -74,20 +81,11 @@ pub(super) struct Http {
 /// Reads the part of the table that is this kind's.
 pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigError> {
     let section = source.section;
-    let base = base_url(section)?;
+    let target = Target::read(section)?;
+    let base = base_url(section, &target)?;
     let auth = auth(section)?;
+    egress::check_auth(section, &target)?;
     let headers = headers(section)?;
-    let dynamic_target = match section.get_or("dynamic_target", "none".to_owned())?.as_str() {
-        "none" => false,
-        "path" => true,
-        "url" => {
-            return Err(section.error(
-                "dynamic_target",
-                "\"url\" is not supported yet: whole URLs need the egress guard; use \"path\"",
-            ));
-        }
-        _ => return Err(section.error("dynamic_target", "must be \"none\" or \"path\"")),
-    };
     let Size(max_response) = section.get_or("max_response", Size(MAX_RESPONSE))?;
     let default = call(section, source.default, CallKeys::Contract)?;
     let mut operations = BTreeMap::new();
@@ -98,7 +96,7 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
         base,
         auth,
         headers,
-        dynamic_target,
+        target,
         key_prefix: source.key_prefix.to_owned(),
         max_response,
         concurrency: source.concurrency,
@@ -109,10 +107,13 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
     Ok(Arc::new(http))
 }
 
-fn base_url(section: &Section<'_>) -> Result<Url, ConfigError> {
+fn base_url(section: &Section<'_>, target: &Target) -> Result<Option<Url>, ConfigError> {
     // Not noted before it is known to hold no password: `get` would show it.
     let error = |problem: &str| Err(section.error("base_url", problem));
     let Some(text) = section.get_unshown::<String>("base_url")? else {
+        if matches!(target, Target::Url(_)) && !section.has("base_url") {
+            return Ok(None);
+        }
         return Err(section.missing("base_url", "is missing: write base_url = \"https://api.example.com\""));
     };
     let Ok(url) = Url::parse(&text) else { return error("is not a URL such as \"https://api.example.com\"") };
@@ -128,7 +129,7 @@ fn base_url(section: &Section<'_>) -> Result<Url, ConfigError> {
         return error("must not have a fragment (\"#…\")");
     }
     let _shown: Option<String> = section.get("base_url")?;
-    Ok(url)
+    Ok(Some(url))
 }
 
 fn auth(section: &Section<'_>) -> Result<Auth, ConfigError> {
@@ -215,6 +216,9 @@ fn call(section: &Section<'_>, operation: &Operation, keys: CallKeys) -> Result<
             })
             .transpose()?;
     }
+    if let Some(problem) = operation.written.refuses_method(method.as_str()) {
+        return Err(section.error("method", problem));
+    }
     let answers = operation.written.answers().map_err(|problem| section.error("contract", problem))?;
     let call = Call {
         method,
@@ -226,6 +230,7 @@ fn call(section: &Section<'_>, operation: &Operation, keys: CallKeys) -> Result<
         dedupe: operation.contract.dedupe,
         answers,
         timeout: operation.timeout,
+        probe: Question::read(section, operation)?,
     };
     let has_key = call.path.as_ref().is_some_and(Template::has_key);
     // The default operation has no path of its own; one whose key stands in the path is refused when it is called.
@@ -290,7 +295,7 @@ impl Http {
         operation.map_or(Some(&self.default), |name| self.operations.get(name))
     }
 
-    fn calls(&self) -> impl Iterator<Item = &Call> {
+    pub(super) fn calls(&self) -> impl Iterator<Item = &Call> {
         std::iter::once(&self.default).chain(self.operations.values())
     }
 
@@ -313,28 +318,22 @@ impl Http {
         }
         Ok(())
     }
-
-    /// `host:port`: all that a message for people says of a URL.
-    pub(super) fn place(&self) -> String {
-        let host = self.base.host_str().unwrap_or_default();
-        self.base.port_or_known_default().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
-    }
-
-    fn secret(&self) -> Option<String> {
-        match &self.auth {
-            Auth::None => None,
-            Auth::Bearer(secret) => Some(secret.to_string()),
-            Auth::Basic { user, password } => Some(format!("{user}:{password}")),
-            Auth::Header { name, value } => Some(format!("{name}:{value}")),
-        }
-    }
 }
 
 impl Configured for Http {
+    fn credential_sha256(&self, secrets: &Secrets) -> Result<Option<[u8; 32]>, String> {
+        super::account::credential_sha256(self, secrets)
+    }
+
     fn account(&self) -> String {
-        let origin = self.base.origin().ascii_serialization();
+        let Some(base) = &self.base else { return "any URL".to_owned() };
+        let origin = base.origin().ascii_serialization();
         // Without a credential the vendor tells callers apart by the URL, if at all.
-        self.secret().map_or_else(|| self.base.to_string(), |secret| format!("{origin} {secret}"))
+        self.secret().map_or_else(|| base.to_string(), |secret| format!("{origin} {secret}"))
+    }
+
+    fn origin(&self) -> Option<String> {
+        self.base.as_ref().map(|base| base.origin().ascii_serialization())
     }
 
     fn request_sha256(&self, operation: Option<&str>) -> [u8; 32] {
@@ -348,9 +347,9 @@ impl Configured for Http {
         part("http");
         part(&RENDERER_VERSION.to_string());
         part(call.method.as_str());
-        part(self.base.as_str());
+        part(self.base.as_ref().map_or("", Url::as_str));
         part(call.path.as_ref().map_or("", Template::text));
-        part(if self.dynamic_target { "target in the path" } else { "no target" });
+        part(self.target.pinned());
         part(&format!("{:?}", call.encoding));
         part(&format!("{:?} {:?} {:?}", call.key_in, call.key_format, call.dedupe));
         part(&self.key_prefix);
@@ -363,21 +362,25 @@ impl Configured for Http {
     }
 
     fn warnings(&self) -> Vec<String> {
-        let loopback = matches!(self.base.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
-        let plain = self.base.scheme() == "http" && !loopback && self.auth != Auth::None;
-        let clear = plain.then(|| "base_url is http://: the credentials travel in the clear".to_owned());
-        clear.into_iter().collect()
+        let mut warnings = match &self.target {
+            Target::Url(egress) => egress.warnings(),
+            Target::None | Target::Path => Vec::new(),
+        };
+        if matches!(self.target, Target::Url(_)) && !self.headers.is_empty() {
+            warnings.push("headers go to every URL that an effect names: a secret does not belong there, auth goes to egress.auth_origins alone".to_owned());
+        }
+        let loopback = |base: &&Url| matches!(base.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
+        let plain = self.base.as_ref().filter(|base| base.scheme() == "http" && !loopback(base));
+        if plain.is_some() && self.auth != Auth::None {
+            warnings.push("base_url is http://: the credentials travel in the clear".to_owned());
+        }
+        warnings
     }
 
     fn build(
         &self,
         secrets: &Secrets,
     ) -> Result<Arc<dyn aftercommit::downstream::Downstream>, (String, String)> {
-        let fastest = self.calls().map(|call| call.timeout).min().unwrap_or(self.default.timeout);
-        let client = send::client(self.base.scheme() == "https", fastest, self.concurrency)
-            .map_err(|problem| ("base_url".to_owned(), problem))?;
-        let credential =
-            send::credential(&self.auth, secrets).map_err(|problem| ("auth".to_owned(), problem))?;
-        Ok(Arc::new(super::HttpDownstream::new(self.clone(), client, credential)))
+        Ok(Arc::new(HttpDownstream::build(self, secrets, Arc::new(SystemNames))?))
     }
 }

@@ -12,6 +12,7 @@ use url::Url;
 
 use super::{
     config::{Auth, Call, Encoding, Http, is_ours},
+    egress::{Egress, Target},
     form, json, template,
 };
 use crate::config::{KeyFormat, KeyIn};
@@ -119,21 +120,52 @@ fn content_type(text: &str) -> Result<HeaderValue, String> {
 }
 
 fn url(http: &Http, call: &Call, effect: &Effect, key: &str) -> Result<Url, String> {
-    let (path, mut queries) = target(http, call, effect, key)?;
     if call.key_in == KeyIn::Path && !call.path.as_ref().is_some_and(template::Template::has_key) {
         return Err("the key belongs into the path, and this operation's path has no {key}".to_owned());
     }
-    queries.extend(http.base.query().map(str::to_owned));
+    if let (Target::Url(egress), Some(target), None) = (&http.target, &effect.target, &call.path) {
+        return whole_url(egress, call, target, key);
+    }
+    let base = http
+        .base
+        .as_ref()
+        .ok_or("target is missing: the downstream has no base_url, each effect brings a whole URL")?;
+    let (path, mut queries) = target(http, base, call, effect, key)?;
+    queries.extend(base.query().map(str::to_owned));
     // What is configured comes first, as it is written.
     queries.reverse();
     let mut query = queries.join("&");
     if let KeyIn::Query(name) = &call.key_in {
         put_key(&mut query, name, key)?;
     }
-    let mut text = format!("{}{path}", http.base.origin().ascii_serialization());
+    placed(base, &path, &query)
+}
+
+/// A request that asks and applies nothing: at `path` below the base URL, with these parts of a query.
+pub(super) fn question(
+    http: &Http,
+    method: &Method,
+    path: &str,
+    queries: &[Option<&str>],
+) -> Result<Rendered, String> {
+    let base = http.base.as_ref().ok_or("the downstream has no base_url, and a probe asks there")?;
+    let path = format!("{}{path}", base.path().trim_end_matches('/'));
+    let queries: Vec<&str> = std::iter::once(base.query()).chain(queries.iter().copied()).flatten().collect();
+    let mut headers = HeaderMap::new();
+    for (name, value) in &http.headers {
+        let (name, value) = header(name, value)?;
+        headers.insert(name, value);
+    }
+    let url = placed(base, &path, &queries.join("&"))?;
+    Ok(Rendered { method: method.clone(), url, headers, body: Bytes::new() })
+}
+
+/// At the downstream's own origin, whatever path and query say.
+fn placed(base: &Url, path: &str, query: &str) -> Result<Url, String> {
+    let mut text = format!("{}{path}", base.origin().ascii_serialization());
     if !query.is_empty() {
         text.push('?');
-        text.push_str(&query);
+        text.push_str(query);
     }
     let url = Url::parse(&text).map_err(|_error| "the path cannot stand in a URL".to_owned())?;
     // A parser that resolves or re-encodes anything would send another request than the one that was rendered.
@@ -146,14 +178,37 @@ fn url(http: &Http, call: &Call, effect: &Effect, key: &str) -> Result<Url, Stri
     Ok(url)
 }
 
-fn target(http: &Http, call: &Call, effect: &Effect, key: &str) -> Result<(String, Vec<String>), String> {
-    let base = http.base.path().trim_end_matches('/');
+/// The effect's own URL, with the key where it stands in the query.
+fn whole_url(egress: &Egress, call: &Call, target: &str, key: &str) -> Result<Url, String> {
+    let mut url = egress.accept(target).map_err(|problem| format!("target {problem}"))?;
+    if let KeyIn::Query(name) = &call.key_in {
+        let mut query = url.query().unwrap_or_default().to_owned();
+        put_key(&mut query, name, key)?;
+        url.set_query(Some(&query));
+    }
+    Ok(url)
+}
+
+/// `host:port`: all that a message for people says of a URL.
+pub(super) fn place(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    url.port_or_known_default().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
+}
+
+fn target(
+    http: &Http,
+    url: &Url,
+    call: &Call,
+    effect: &Effect,
+    key: &str,
+) -> Result<(String, Vec<String>), String> {
+    let base = url.path().trim_end_matches('/');
     match (&call.path, &effect.target) {
         (Some(_), Some(_)) => Err("target cannot be used: the operation has a path of its own".to_owned()),
-        (None, Some(_)) if !http.dynamic_target => {
+        (None, Some(_)) if http.target == Target::None => {
             Err("target cannot be used: the downstream does not say dynamic_target = \"path\"".to_owned())
         }
-        (None, None) => Ok((http.base.path().to_owned(), Vec::new())),
+        (None, None) => Ok((url.path().to_owned(), Vec::new())),
         (Some(template), None) => {
             let (path, query) = template.render(effect, key)?;
             Ok((format!("{base}{path}"), query.into_iter().collect()))
@@ -168,7 +223,9 @@ fn target(http: &Http, call: &Call, effect: &Effect, key: &str) -> Result<(Strin
             template::literal(path).map_err(wrong)?;
             template::literal(query.unwrap_or_default()).map_err(wrong)?;
             // An empty segment would make another host of what follows "//" at some servers.
-            if path.split('/').any(|segment| segment.is_empty() || template::is_dots(segment)) {
+            // "..;x" is ".." to servers that cut parameters off a segment.
+            let bare = |segment: &str| segment.split(';').next().is_some_and(template::is_dots);
+            if path.split('/').any(|segment| segment.is_empty() || bare(segment)) {
                 return Err("target must be a path without empty segments, \".\" and \"..\"".to_owned());
             }
             Ok((format!("{base}/{path}"), query.map(str::to_owned).into_iter().collect()))

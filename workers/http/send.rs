@@ -21,7 +21,7 @@ use reqwest::{
 };
 use tokio::time::{Instant, timeout_at};
 
-use super::{classify::Answer, config::Auth, request::Rendered};
+use super::{classify::Answer, config::Auth, egress::Refused, request::Rendered};
 use crate::config::Secrets;
 
 /// A connection that does not come about in this time will not help an attempt.
@@ -33,10 +33,12 @@ const USER_AGENT: &str = "aftercommit";
 
 /// The client of one downstream: it follows nothing, resends nothing, goes through no proxy, decodes nothing.
 pub(super) fn client(tls: bool, fastest: Duration, concurrency: u32) -> Result<Client, String> {
-    builder(tls, fastest, concurrency).build().map_err(|_error| {
-        "no HTTP client could be built: are the system's root certificates installed?".to_owned()
-    })
+    builder(tls, fastest, concurrency).build().map_err(|_error| NO_CLIENT.to_owned())
 }
+
+/// Why there is no client.
+pub(super) const NO_CLIENT: &str =
+    "no HTTP client could be built: are the system's root certificates installed?";
 
 /// The client's settings; tests speak HTTP/2 without TLS with them.
 pub(super) fn builder(tls: bool, fastest: Duration, concurrency: u32) -> ClientBuilder {
@@ -105,7 +107,11 @@ pub(super) async fn exchange(
         Ok(Err(error)) => {
             let begun = !progress.seal();
             return Err(if !begun {
-                Failure::NotBegun(connect_failure(&error, place))
+                // A name may lead elsewhere in a minute, also one whose answer the egress guard refused.
+                Failure::NotBegun(match Refused::behind(&error) {
+                    Some(refused) => format!("not sent: {refused}"),
+                    None => connect_failure(&error, place),
+                })
             } else {
                 Failure::NoAnswer(format!(
                     "{place} broke the connection before it answered; the request may have arrived"

@@ -84,11 +84,35 @@ impl Template {
     }
 }
 
+/// Text with placeholders, as it is compared with what an answer holds: nothing in it is encoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Text(Vec<Piece>);
+
+impl Text {
+    /// Parses text; `None` when it has no placeholder.
+    pub(super) fn parse(text: &str) -> Result<Option<Self>, String> {
+        let pieces = split(text, |literal| Ok(literal.to_owned()))?;
+        let plain = pieces.iter().all(|piece| matches!(piece, Piece::Literal(_)));
+        Ok((!plain).then_some(Self(pieces)))
+    }
+
+    /// With the effect's values.
+    pub(super) fn render(&self, effect: &Effect, key: &str) -> Result<String, String> {
+        self.0.iter().map(|piece| piece.value(effect, key)).collect()
+    }
+}
+
 impl Piece {
+    /// As it stands in a URL.
     fn render(&self, effect: &Effect, key: &str) -> Result<String, String> {
+        let value = self.value(effect, key).map_err(|problem| format!("the path {problem}"))?;
+        Ok(if matches!(self, Self::Literal(_)) { value } else { encoded(&value) })
+    }
+
+    fn value(&self, effect: &Effect, key: &str) -> Result<String, String> {
         match self {
             Self::Literal(text) => Ok(text.clone()),
-            Self::Key => Ok(encoded(key)),
+            Self::Key => Ok(key.to_owned()),
             Self::Id => Ok(effect.id.to_string()),
             Self::Payload(pointer) => scalar(effect.payload.as_deref(), "payload", pointer),
             Self::Metadata(pointer) => scalar(effect.metadata.as_deref(), "metadata", pointer),
@@ -97,20 +121,18 @@ impl Piece {
 }
 
 fn scalar(text: Option<&str>, column: &str, pointer: &str) -> Result<String, String> {
-    let nothing = || format!("the path takes {column} {pointer}, and there is no value");
+    let nothing = || format!("takes {column} {pointer}, and there is no value");
     let text = text.ok_or_else(nothing)?;
-    let wrong = |problem: String| format!("{column} {problem}");
+    let wrong = |problem: String| format!("takes {column}, which {problem}");
     let raw = json::value(text).map_err(wrong)?;
     let found = json::at(raw, pointer).map_err(wrong)?.ok_or_else(nothing)?;
     match json::shape(found).map_err(wrong)? {
-        Shape::Text(text) if text.is_empty() => {
-            Err(format!("the path takes {column} {pointer}, and it is empty"))
-        }
-        Shape::Text(text) => Ok(encoded(&text)),
-        Shape::Plain(text) => Ok(encoded(text)),
+        Shape::Text(text) if text.is_empty() => Err(format!("takes {column} {pointer}, and it is empty")),
+        Shape::Text(text) => Ok(text),
+        Shape::Plain(text) => Ok(text.to_owned()),
         Shape::Null => Err(nothing()),
         Shape::Object(_) | Shape::Array(_) => {
-            Err(format!("the path takes {column} {pointer}, and it is no string, number or boolean"))
+            Err(format!("takes {column} {pointer}, and it is no string, number or boolean"))
         }
     }
 }
@@ -129,6 +151,11 @@ fn outside(text: &str, wanted: char) -> Option<usize> {
 }
 
 fn pieces(text: &str) -> Result<Vec<Piece>, String> {
+    split(text, |text| literal(text).map(str::to_owned))
+}
+
+/// `text` at its placeholders; `checked` says what may stand between them.
+fn split(text: &str, checked: impl Fn(&str) -> Result<String, String>) -> Result<Vec<Piece>, String> {
     let mut pieces = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
@@ -138,7 +165,7 @@ fn pieces(text: &str) -> Result<Vec<Piece>, String> {
             rest = &inner[end + 1..];
         } else {
             let end = rest.find('{').unwrap_or(rest.len());
-            pieces.push(Piece::Literal(literal(&rest[..end])?.to_owned()));
+            pieces.push(Piece::Literal(checked(&rest[..end])?));
             rest = &rest[end..];
         }
     }

@@ -55,9 +55,15 @@ const CLAIM: &str = concat!(
     "WITH want AS MATERIALIZED (
   SELECT w.ord, w.downstream, w.slots, w.lease_us, w.xid::xid8 AS xid, w.id, string_to_array(w.late, ',')::xid8[] AS late,
          w.relook
-  FROM unnest($1::text[], $2::int4[], $3::int8[], $4::text[], $5::int8[], $6::text[], $7::bool[])
-       WITH ORDINALITY AS w (downstream, slots, lease_us, xid, id, late, relook, ord)
-  WHERE NOT EXISTS (SELECT FROM aftercommit.downstreams AS d WHERE d.name = w.downstream AND d.paused_at IS NOT NULL)
+  FROM unnest($1::text[], $2::int4[], $3::int8[], $4::text[], $5::int8[], $6::text[], $7::bool[], $13::bool[])
+       WITH ORDINALITY AS w (downstream, slots, lease_us, xid, id, late, relook, trial, ord)
+  -- A sub-select, not a join: it is looked up row by row, whatever the planner thinks of the tables' sizes.
+  WHERE NOT coalesce((
+    SELECT d.paused_at IS NOT NULL OR coalesce(o.paused_until > clock_timestamp(), false)
+           OR (o.open_until IS NOT NULL AND NOT w.trial)
+    FROM aftercommit.downstreams AS d LEFT JOIN aftercommit.origins AS o ON o.origin = d.origin
+    WHERE d.name = w.downstream), false)
+    AND NOT EXISTS (SELECT FROM aftercommit.hold)
 ), moment AS MATERIALIZED (
   SELECT clock_timestamp() AS now_at, ",
     durable!(),
@@ -103,20 +109,21 @@ const CLAIM: &str = concat!(
   FROM picked AS p JOIN tok AS t USING (ord) CROSS JOIN moment AS m
   WHERE q.ctid = p.tid
   RETURNING q.id, q.token, q.attempts, q.tries, q.number, q.started_at, q.first_sent_at, q.terms, q.uncertain, q.sent_before,
-    q.expires_at, q.resend, q.cancel_requested, q.applied_late, p.ord, p.src, p.xid
+    q.expires_at, q.resend, q.cancel_requested, q.applied_late, q.quiet_at, p.ord, p.src, p.xid
 ), head AS MATERIALIZED (
   SELECT m.now_at, m.durable, pg_current_snapshot()::text AS snapshot, (
     SELECT array_agg(w.ord || ':' || (
         SELECT q.xid::text || ':' || q.id FROM aftercommit.queue AS q
         WHERE q.downstream = w.downstream AND q.lane = 'r' AND (q.xid, q.id) > (w.xid, w.id)
         ORDER BY q.xid, q.id LIMIT 1))
-    FROM want AS w WHERE w.relook) AS floors
+    FROM want AS w WHERE w.relook) AS floors, (SELECT array_agg(w.ord) FROM want AS w) AS looked
   FROM moment AS m
 )
 SELECT CASE row_number() OVER () WHEN 1 THEN h.snapshot END AS snapshot,
        CASE row_number() OVER () WHEN 1 THEN h.floors END AS floors,
+       CASE row_number() OVER () WHEN 1 THEN h.looked END AS looked,
        h.now_at, h.durable, u.id, u.token, u.attempts, u.tries, u.number, u.started_at, u.first_sent_at, u.terms, u.uncertain,
-       u.sent_before, u.expires_at, u.resend, u.cancel_requested, u.applied_late, u.ord, u.src, u.xid::text AS xid,
+       u.sent_before, u.expires_at, u.resend, u.cancel_requested, u.applied_late, u.quiet_at, u.ord, u.src, u.xid::text AS xid,
        CASE WHEN u.terms <> ALL ($12::int8[]) THEN
          (SELECT t.request_sha256 FROM aftercommit.terms AS t WHERE t.id = u.terms) END AS request_sha256,
        CASE WHEN u.terms <> ALL ($12::int8[]) THEN
@@ -136,6 +143,7 @@ struct Arguments {
     ids: Vec<i64>,
     late: Vec<String>,
     relook: Vec<bool>,
+    trials: Vec<bool>,
     operations: Vec<String>,
     terms: Vec<i64>,
 }
@@ -155,6 +163,7 @@ impl Arguments {
             arguments.ids.push(id);
             arguments.late.push(late.join(","));
             arguments.relook.push(relook);
+            arguments.trials.push(want.trial);
             for (operation, terms) in &want.terms {
                 arguments.operations.push(format!(
                     "{}\u{1f}{}",
@@ -193,7 +202,8 @@ impl PgStore {
             .bind(worker)
             .bind(&arguments.operations)
             .bind(&arguments.terms)
-            .bind(&known);
+            .bind(&known)
+            .bind(&arguments.trials);
         let rows = self.all(statement).await.map_err(StoreError::during("claiming"))?;
         looked.take_in(&arguments, &rows, asked_at)?;
         let mut claims = Vec::with_capacity(rows.len());
@@ -221,9 +231,11 @@ impl Looked {
     ) -> Result<(), StoreError> {
         let mut looks: Vec<Look> = arguments.slots.iter().map(|_| Look::default()).collect();
         let mut snapshot = None;
+        let mut looked = Vec::new();
         for row in rows {
             if let Some(text) = row::get::<Option<String>>(row, "snapshot")? {
                 snapshot = Snapshot::parse(&text);
+                looked = row::get::<Option<Vec<i64>>>(row, "looked")?.unwrap_or_default();
                 for floor in row::get::<Option<Vec<Option<String>>>>(row, "floors")?.into_iter().flatten() {
                     note_floor(&mut looks, floor.as_deref());
                 }
@@ -246,7 +258,10 @@ impl Looked {
         // A statement of its own cannot lack its snapshot; without one, only the look from the floor would find late rows.
         let Some(snapshot) = snapshot else { return Ok(()) };
         let now = Instant::now();
-        for (index, look) in looks.iter().enumerate() {
+        // What is paused or held was not looked at: nothing of its scan may move, or rows would be passed unseen.
+        let looked = looked.into_iter().filter_map(|ord| usize::try_from(ord - 1).ok());
+        for index in looked.filter(|index| *index < looks.len()) {
+            let look = &looks[index];
             let Some(scan) = self.downstreams.get_mut(&arguments.downstreams[index]) else { continue };
             let slots = u32::try_from(arguments.slots[index]).unwrap_or(u32::MAX);
             if arguments.relook[index] {

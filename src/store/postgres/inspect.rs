@@ -11,7 +11,7 @@ use crate::{
     effect::EffectId,
     error::StoreError,
     state::State,
-    store::{Audited, Count, DownstreamInfo, Filter, LoggedAttempt, PAGE_MAX, Status, WorkerInfo},
+    store::{Audited, Count, DownstreamInfo, Filter, LoggedAttempt, Origin, PAGE_MAX, Status, WorkerInfo},
 };
 
 /// The view's columns as [`status`] reads them.
@@ -19,13 +19,21 @@ macro_rules! status_columns {
     () => {
         "v.id, v.downstream, v.operation, v.idempotency_key, v.state, v.held_by, v.attempts, v.due_at, v.first_sent_at, \
          v.safe_until, v.lease_until, v.worker, v.last_outcome, v.last_error, v.response_status, \
-         v.response::text AS response, v.metadata::text AS metadata, v.refusal_stored, v.superseded_by, v.created_at, v.finished_at, v.token"
+         v.response::text AS response, v.metadata::text AS metadata, v.refusal_stored, v.superseded_by, v.created_at, v.finished_at, v.token, \
+         EXISTS (SELECT FROM aftercommit.payloads_dropped AS gone WHERE gone.id = v.id) AS payload_dropped, \
+         EXISTS (SELECT FROM aftercommit.outcomes AS gone WHERE gone.effect_id = v.id AND gone.kept & 2 = 0) AS log_dropped"
     };
 }
 
 /// Served by the primary keys.
 const ONE: &str =
     concat!("SELECT ", status_columns!(), " FROM aftercommit.status_of_all AS v WHERE v.id = $1");
+
+/// [`status_columns`] for a login that may or may not read what was answered.
+fn columns(answers: bool) -> String {
+    let columns = status_columns!();
+    if answers { columns.to_owned() } else { columns.replace("v.response::text", "NULL::text") }
+}
 
 /// The names in use, by jumps through the unique index: as many looks as there are names.
 macro_rules! names {
@@ -64,13 +72,18 @@ SELECT n.name, d.kind, t.contract::text AS contract,
        (SELECT count(*) FROM aftercommit.workers AS w
         WHERE w.seen_at > statement_timestamp() - interval '30 seconds' AND n.name = ANY (w.downstreams))::int4 AS workers,
        coalesce(w.pending, 0) AS pending, coalesce(w.in_flight, 0) AS in_flight, coalesce(w.in_doubt, 0) AS in_doubt,
-       greatest(coalesce(f.n, 0), 0) AS failed, w.oldest_due_at, d.paused_at
+       greatest(coalesce(f.n, 0), 0) AS failed, w.oldest_due_at, d.paused_at, d.paused_by, d.pause_reason, d.origin, r.rate,
+       h.open_until, h.paused_until,
+       CASE WHEN h.open_until IS NOT NULL OR h.paused_until > statement_timestamp() THEN h.reason END AS reason,
+       statement_timestamp() AS now_at
 FROM (SELECT name FROM names WHERE name IS NOT NULL UNION SELECT name FROM aftercommit.downstreams) AS n
 LEFT JOIN aftercommit.downstreams AS d ON d.name = n.name
 LEFT JOIN aftercommit.operations AS o ON o.downstream = n.name AND o.operation = ''
 LEFT JOIN aftercommit.terms AS t ON t.id = o.terms
 LEFT JOIN waiting AS w ON w.downstream = n.name
 LEFT JOIN failed AS f ON f.downstream = n.name
+LEFT JOIN aftercommit.origins AS h ON h.origin = d.origin
+LEFT JOIN aftercommit.rates AS r ON r.downstream = n.name
 ORDER BY n.name"
 );
 
@@ -80,7 +93,8 @@ const WORKERS: &str = "SELECT w.name, w.started_at, w.seen_at, w.version, w.down
    JOIN aftercommit.queue AS q ON q.id = held.id AND q.token = c.token AND q.claimed WHERE c.worker = w.name) AS in_flight
 FROM aftercommit.workers AS w ORDER BY live DESC, w.seen_at DESC, w.name";
 
-const AUDIT: &str = "SELECT id, at, who, verb, effect_id, from_state, to_state, reason FROM aftercommit.audit
+const AUDIT: &str =
+    "SELECT id, at, who, verb, effect_id, downstream, from_state, to_state, reason FROM aftercommit.audit
 WHERE $1::int8 IS NULL OR effect_id = $1 ORDER BY id DESC LIMIT $2";
 
 /// The ids of one state's page, newest first, as `p (id)`. `$1` downstream, `$2` before, `$3` limit, `$4` key.
@@ -144,7 +158,11 @@ fn page(filter: &Filter) -> String {
 
 impl PgStore {
     pub(super) async fn one_effect(&self, id: EffectId) -> Result<Option<Status>, StoreError> {
-        let row = self.optional(sql(ONE).bind(id.get())).await;
+        let text = format!(
+            "SELECT {} FROM aftercommit.status_of_all AS v WHERE v.id = $1",
+            columns(self.reads_answers().await?)
+        );
+        let row = self.optional(sql(AssertSqlSafe(text)).bind(id.get())).await;
         row.map_err(StoreError::during("looking up an effect"))?.as_ref().map(status).transpose()
     }
 
@@ -159,7 +177,7 @@ impl PgStore {
              SELECT {} FROM page AS p JOIN aftercommit.status_of_all AS v ON v.id = p.id
              WHERE $5::text IS NULL OR v.state = $5 ORDER BY v.id DESC",
             page(filter),
-            status_columns!()
+            columns(self.reads_answers().await?)
         );
         let statement = sql(AssertSqlSafe(text))
             .bind(filter.downstream.as_deref())
@@ -251,6 +269,7 @@ impl PgStore {
                     who: row::get(row, "who")?,
                     verb: row::get(row, "verb")?,
                     effect_id: row::get::<Option<i64>>(row, "effect_id")?.map(EffectId::new),
+                    downstream: row::get(row, "downstream")?,
                     from_state: row::get(row, "from_state")?,
                     to_state: row::get(row, "to_state")?,
                     reason: row::get(row, "reason")?,
@@ -298,6 +317,8 @@ fn status(row: &PgRow) -> Result<Status, StoreError> {
         response: raw(row::get(row, "response")?),
         metadata: raw(row::get(row, "metadata")?),
         refusal_stored: row::get(row, "refusal_stored")?,
+        payload_dropped: row::get(row, "payload_dropped")?,
+        log_dropped: row::get(row, "log_dropped")?,
         superseded_by: row::get::<Option<i64>>(row, "superseded_by")?.map(EffectId::new),
         created_at: row::get::<Timestamp>(row, "created_at")?,
         finished_at: row::get(row, "finished_at")?,
@@ -316,6 +337,9 @@ fn downstream(row: &PgRow) -> Result<DownstreamInfo, StoreError> {
         .map(|text| row::parsed::<Contract>(&text, ("terms", "contract", 0)))
         .transpose()?
         .map(|contract| contract.in_words());
+    let now: Timestamp = row::get(row, "now_at")?;
+    let open_until = row::get(row, "open_until")?;
+    let breaker = Origin { open_until, ..Origin::default() }.breaker(now);
     Ok(DownstreamInfo {
         name: row::get(row, "name")?,
         kind: row::get(row, "kind")?,
@@ -326,5 +350,11 @@ fn downstream(row: &PgRow) -> Result<DownstreamInfo, StoreError> {
         in_doubt: row::sum(row, "in_doubt")?,
         failed: row::sum(row, "failed")?,
         oldest_due_at: row::get(row, "oldest_due_at")?,
+        paused: super::budget::paused_by(row)?,
+        origin: row::get(row, "origin")?,
+        paused_until: row::get::<Option<Timestamp>>(row, "paused_until")?.filter(|until| *until > now),
+        breaker,
+        hold_reason: row::get(row, "reason")?,
+        rate: row::get(row, "rate")?,
     })
 }

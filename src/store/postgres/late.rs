@@ -14,6 +14,9 @@ use crate::{
     store::{Late, LateAnswer},
 };
 
+/// Retention deletes an effect years after its end: then there is nothing that an answer could be about.
+const HOLD: &str = "SELECT id FROM aftercommit.effects WHERE id = $1 FOR KEY SHARE";
+
 /// Always logged; heard twice, logged once.
 const LOG: &str = "INSERT INTO aftercommit.attempts
   (effect_id, token, number, late, replayed, response_status, started_at, ended_at, worker, phase, outcome, error)
@@ -52,6 +55,9 @@ async fn hear(tx: &mut Tx<'_>, answer: &LateAnswer) -> Result<Late, sqlx::Error>
     let id = answer.id.get();
     let lock = sql("SELECT claimed, uncertain, token FROM aftercommit.queue WHERE id = $1 FOR UPDATE");
     let queued = tx.optional(lock.bind(id)).await?;
+    if tx.optional(sql(HOLD).bind(id)).await?.is_none() {
+        return Ok(Late::Logged);
+    }
     log(tx, answer).await?;
     if answer.attempt.verdict != Verdict::Applied {
         return Ok(Late::Logged);

@@ -1,6 +1,8 @@
 //! Bringing a database to this library's schema, on a connection of its own; and the checks of every connect, which a pooler
 //! may carry: nothing here is named. Our own migrator: sqlx's would put its table into the application's schema.
 
+use std::time::Duration;
+
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row};
 
 use crate::{
@@ -18,19 +20,20 @@ const STEPS: &[&str] = &[
     include_str!("../../../migrations/postgres/0003_probes.sql"),
     include_str!("../../../migrations/postgres/0004_retention.sql"),
     include_str!("../../../migrations/postgres/0005_identity.sql"),
+    include_str!("../../../migrations/postgres/0006_viewer.sql"),
 ];
 
 /// Serialises migrators: the number is the name's first bytes, as no other program would choose it.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(7022364301936348005)";
 
-const ROLES: [&str; 4] =
+pub(super) const ROLES: [&str; 4] =
     ["aftercommit_app", "aftercommit_worker", "aftercommit_viewer", "aftercommit_operator"];
 
 /// See [`crate::store::migrate`].
 pub(crate) async fn migrate(url: &str, environment: Option<&str>) -> Result<Migrated, StoreError> {
     let mut connection = connect_one(url).await?;
     server_fits(&mut connection).await?;
-    let migrated = apply(&mut connection, environment).await;
+    let migrated = insist(&mut connection, environment).await;
     // Closed in any case: the server rolls back what was not committed.
     let closed = connection.close().await;
     let migrated = migrated?;
@@ -43,12 +46,40 @@ pub(crate) fn migration_sql() -> String {
     format!("BEGIN;\n{LOCK};\n\n{}\nCOMMIT;\n", STEPS.join("\n"))
 }
 
+/// How long a table that somebody holds is waited for, in seconds. Everybody else waits behind us meanwhile, so then we let
+/// them pass, and try again.
+const LOCK_SECONDS: u32 = 5;
+const LOCK_TIMES: u32 = 5;
+const LOCK_PAUSE: Duration = Duration::from_secs(2);
+
+async fn insist(connection: &mut PgConnection, environment: Option<&str>) -> Result<Migrated, StoreError> {
+    let mut times = 1;
+    loop {
+        match apply(connection, environment).await {
+            Err(StoreError::Database { source, .. }) if is_locked(&source) => {
+                if times == LOCK_TIMES {
+                    return Err(StoreError::Locked { times, seconds: LOCK_SECONDS, source });
+                }
+            }
+            done => return done,
+        }
+        run(connection, "ROLLBACK").await?;
+        tokio::time::sleep(LOCK_PAUSE).await;
+        times += 1;
+    }
+}
+
+fn is_locked(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+    code.as_deref() == Some("55P03")
+}
+
 async fn apply(connection: &mut PgConnection, environment: Option<&str>) -> Result<Migrated, StoreError> {
     let doing = "migrating";
     // Another migrator may take its time; a table that somebody holds may not keep everybody else waiting behind us.
     run(connection, "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0").await?;
     run(connection, LOCK).await?;
-    run(connection, "SET LOCAL lock_timeout = '10s'").await?;
+    run(connection, &format!("SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")).await?;
     // Only under the lock: another migrator may have been faster.
     let from = version(connection).await?;
     if from > SCHEMA_VERSION {
@@ -151,6 +182,15 @@ pub(super) async fn environment(connection: &mut PgConnection) -> Result<Option<
         .map_err(StoreError::during("reading the environment"))
 }
 
+/// Which installation this is.
+pub(super) async fn installation(connection: &mut PgConnection) -> Result<String, StoreError> {
+    sqlx::query_scalar("SELECT value FROM aftercommit.meta WHERE key = 'installation'")
+        .persistent(false)
+        .fetch_one(connection)
+        .await
+        .map_err(StoreError::during("asking which installation this is"))
+}
+
 /// Refuses a schema that is not this library's.
 pub(super) async fn schema_fits(connection: &mut PgConnection) -> Result<(), StoreError> {
     match version(connection).await? {
@@ -172,6 +212,10 @@ pub(super) async fn server_fits(connection: &mut PgConnection) -> Result<(), Sto
     let number: i32 = row.try_get(0).map_err(get)?;
     let version: String = row.try_get(1).map_err(get)?;
     let encoding: String = row.try_get(2).map_err(get)?;
+    fits(number, &version, &encoding)
+}
+
+fn fits(number: i32, version: &str, encoding: &str) -> Result<(), StoreError> {
     if number < 130_000 {
         return Err(StoreError::Unsupported(format!(
             "aftercommit needs PostgreSQL 13 or newer, and this server is {version}"
@@ -191,4 +235,19 @@ async fn run(connection: &mut PgConnection, sql: &str) -> Result<(), StoreError>
         .await
         .map(|_| ())
         .map_err(StoreError::during("migrating"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fits;
+
+    /// DB-06: no server so old is at hand.
+    #[test]
+    fn a_server_that_is_too_old_is_refused_in_words() {
+        assert!(fits(130_000, "13.0", "UTF8").is_ok());
+        let old = fits(120_022, "12.22", "UTF8").expect_err("it is too old").to_string();
+        assert!(old.contains("PostgreSQL 13 or newer") && old.contains("12.22"), "{old}");
+        let latin = fits(150_018, "15.18", "LATIN1").expect_err("it cannot hold every text").to_string();
+        assert!(latin.contains("LATIN1") && latin.contains("ENCODING 'UTF8'"), "{latin}");
+    }
 }

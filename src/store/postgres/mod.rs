@@ -5,17 +5,24 @@
 //! more runs in a `Tx`, which closes its connection when it is dropped in the middle. `statement` and `session` know how a
 //! statement runs, here and behind a transaction pooler; no other file asks.
 //!
-//! One file per concern: `migrate` · `enqueue` (the caller's transaction) · `claim` and `scan` (its watermarks) · `settle` · `sweep` (leases
-//! that ended, overdue effects) · `late` · `register` (workers and terms) · `inspect` · `operate` · `wake`
+//! One file per concern: `migrate` · `enqueue` (the caller's transaction) · `budget` · `claim` and `scan` (its watermarks) · `settle` · `sweep` (leases
+//! that ended, overdue effects) · `late` · `register` (workers and terms) · `inspect` · `operate` · `doctor` ·
+//! `retain` · `wake`
 //! (LISTEN) · `row`.
 
+mod budget;
 mod claim;
+mod doctor;
 mod enqueue;
+mod identity;
 mod inspect;
+mod intent;
 mod late;
 mod migrate;
 mod operate;
+mod probe;
 mod register;
+mod retain;
 mod row;
 mod scan;
 mod session;
@@ -39,9 +46,9 @@ use crate::{
     effect::EffectId,
     error::StoreError,
     store::{
-        Acted, Audited, Claim, Count, Database, DownstreamInfo, Expired, Filter, Inspect, Late, LateAnswer,
-        LoggedAttempt, Operate, Options, Overdue, Pooler, RegisteredTerms, Registration, Settled, Settlement,
-        Status, Store, TermsIds, Token, Want, WorkerInfo,
+        Acted, Audited, Claim, Count, Database, DownstreamInfo, Expired, Filter, Inspect, Intent, Late,
+        LateAnswer, LoggedAttempt, Look, Operate, Options, Overdue, Pooler, RegisteredTerms, Registration,
+        Settled, Settlement, Status, Store, TermsIds, Token, Want, WorkerInfo,
     },
     verb::{Actor, Seen, Verb},
 };
@@ -61,6 +68,10 @@ pub struct PgStore {
     /// one is busy. Taken out while in use, so that a future dropped in the middle does not leave a broken one behind.
     renewing: Mutex<Option<PgConnection>>,
     wake: wake::Wake,
+    /// How often `renewing` was made.
+    renewed: std::sync::atomic::AtomicU64,
+    /// Whether this login may read what was answered; asked once.
+    answers: tokio::sync::OnceCell<bool>,
     /// Where the next look for claimed rows without a claim begins.
     orphans_from: std::sync::atomic::AtomicI64,
 }
@@ -78,18 +89,44 @@ pub(crate) async fn connect(url: &str, options: &Options) -> Result<Arc<dyn Data
     migrate::server_fits(&mut connection).await?;
     migrate::schema_fits(&mut connection).await?;
     options.environment_fits(migrate::environment(&mut connection).await?)?;
+    let installation = migrate::installation(&mut connection).await?;
     session.commit(&mut connection).await.map_err(StoreError::during("connecting"))?;
+    if session == Session::Borrowed {
+        leads_to(&direct, &installation).await?;
+    }
     // What a server that is leaving cannot be told is no loss.
     drop(connection.close().await);
     Ok(Arc::new(PgStore {
         pool: Pool::new(&connect_options, session, options.max_connections),
         wake: wake::Wake::start(direct),
+        answers: tokio::sync::OnceCell::new(),
         orphans_from: std::sync::atomic::AtomicI64::new(0),
         options: connect_options,
         session,
         claims: claim::Watermarks::default(),
         renewing: Mutex::new(None),
+        renewed: std::sync::atomic::AtomicU64::new(0),
     }))
+}
+
+/// The way around a pooler must lead to the same database: `migrate` goes there.
+async fn leads_to(direct: &PgConnectOptions, installation: &str) -> Result<(), StoreError> {
+    let mut connection = match Session::Own.connect(direct).await {
+        Ok(connection) => connection,
+        // Only hints come this way: polling does without them.
+        Err(error) => {
+            tracing::warn!(%error, "the way around the pooler (direct) does not work: new effects are found by polling only");
+            return Ok(());
+        }
+    };
+    let found = migrate::installation(&mut connection).await?;
+    drop(connection.close().await);
+    if found == installation {
+        return Ok(());
+    }
+    Err(StoreError::Unsupported(format!(
+        "the database URL and `direct` lead to two databases (installations {installation} and {found}): correct one of them"
+    )))
 }
 
 /// The first connection says why there is none; the pool only says that the time was up. A server without a free one is
@@ -193,6 +230,10 @@ impl Store for PgStore {
 impl Inspect for PgStore {
     async fn effect(&self, id: EffectId) -> Result<Option<Status>, StoreError> {
         self.one_effect(id).await
+    }
+
+    async fn intent(&self, id: EffectId, look: Look) -> Result<Option<Intent>, StoreError> {
+        self.intent_of(id, look).await
     }
 
     async fn effects(&self, filter: &Filter) -> Result<Vec<Status>, StoreError> {

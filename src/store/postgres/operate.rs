@@ -40,9 +40,10 @@ ON CONFLICT DO NOTHING";
 const SUBJECT: &str = concat!(
     "SELECT ",
     history_columns!(),
-    ", clock_timestamp() AS now_at, q.quiet_at, sent.request_sha256 AS sent_sha256, today.request_sha256 AS today_sha256,
+    ", clock_timestamp() AS now_at, sent.request_sha256 AS sent_sha256, today.request_sha256 AS today_sha256,
   today.id AS today_id, today.contract::text AS contract,
-  o.superseded_by IS NOT NULL AS superseded, coalesce(o.refusal_stored, false) AS refusal_stored
+  o.superseded_by IS NOT NULL AS superseded, coalesce(o.refusal_stored, false) AS refusal_stored,
+  e.fingerprint IS NOT NULL AS payload_dropped, coalesce(o.kept & 2 = 0, false) AS log_dropped
 FROM aftercommit.effects AS e
 LEFT JOIN aftercommit.queue AS q ON q.id = e.id
 LEFT JOIN aftercommit.outcomes AS o ON o.effect_id = e.id
@@ -78,7 +79,7 @@ WHERE id = $1";
 const REQUEST_CANCEL: &str = "UPDATE aftercommit.queue SET cancel_requested = true WHERE id = $1";
 
 const PARK: &str = "UPDATE aftercommit.queue
-SET lane = 'd', due_at = NULL, token = nextval('aftercommit.tokens'), swept = false, sweep_at = NULL,
+SET lane = 'd', due_at = $3, token = nextval('aftercommit.tokens'), swept = false, sweep_at = NULL,
     cancel_requested = true, note = $2
 WHERE id = $1";
 
@@ -93,6 +94,9 @@ SELECT $1, nextval('aftercommit.tokens'), clock_timestamp(), number, sent_before
 
 const AUDIT: &str = "INSERT INTO aftercommit.audit (at, who, verb, effect_id, from_state, to_state, reason)
 VALUES (clock_timestamp(), $1, $2, $3, $4, $5, $6)";
+
+/// A function: an operator may not write what applications wrote, but for this.
+const REDACT: &str = "SELECT aftercommit.redact($1)";
 
 /// Between the two locks an effect may move from one table to the other; it does not do so for ever.
 const ROUNDS: usize = 10;
@@ -177,6 +181,8 @@ fn subject(before: &Status, row: &PgRow) -> Result<Subject, StoreError> {
         pinned: sent.map(|sent| Pinned { sent, today }),
         superseded: row::get(row, "superseded")?,
         refusal_stored: row::get(row, "refusal_stored")?,
+        payload_dropped: row::get(row, "payload_dropped")?,
+        log_dropped: row::get(row, "log_dropped")?,
     })
 }
 
@@ -191,9 +197,9 @@ async fn apply(
         Change::DueNow => DUE_NOW,
         Change::OneResend => ONE_RESEND,
         Change::RequestCancel => REQUEST_CANCEL,
-        Change::Park(why) => {
-            return tx.execute(sql(PARK).bind(id.get()).bind(sentence(why))).await.map(drop);
-        }
+        Change::Redact => REDACT,
+        Change::Park(why) => return park(tx, id, why, None).await,
+        Change::Probe(at, why) => return park(tx, id, why, Some(*at)).await,
         Change::End(state) => return end(tx, id, verb, (actor, *state)).await,
     };
     tx.execute(sql(simple).bind(id.get())).await?;
@@ -201,8 +207,19 @@ async fn apply(
         Change::NewHistory | Change::DueNow | Change::OneResend => {
             tx.execute(sql("SELECT pg_notify($1, '')").bind(CHANNEL)).await.map(drop)
         }
-        Change::RequestCancel | Change::Park(_) | Change::End(_) => Ok(()),
+        Change::RequestCancel | Change::Redact | Change::Park(_) | Change::Probe(..) | Change::End(_) => {
+            Ok(())
+        }
     }
+}
+
+async fn park(
+    tx: &mut Tx<'_>,
+    id: EffectId,
+    why: &str,
+    probe_at: Option<Timestamp>,
+) -> Result<(), sqlx::Error> {
+    tx.execute(sql(PARK).bind(id.get()).bind(sentence(why)).bind(probe_at)).await.map(drop)
 }
 
 async fn end(
@@ -220,7 +237,8 @@ async fn end(
         | Verb::Retry
         | Verb::Resend
         | Verb::Cancel
-        | Verb::ResolveNotApplied => StoredResponse::default(),
+        | Verb::ResolveNotApplied
+        | Verb::Redact => StoredResponse::default(),
     };
     let reason = actor.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
     let note = sentence(&format!("{} by {}{reason}", verb.as_str(), actor.who));

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use sha2::{Digest, Sha256};
 
-use super::{PgStore, Tx, durable, row, statement::sql};
+use super::{PgStore, Tx, budget, durable, row, statement::sql};
 use crate::{
     clock::duration_micros,
     contract::{Dedupe, KeyCharset, Window},
@@ -28,10 +28,11 @@ ON CONFLICT (name) DO UPDATE
 SET kind = excluded.kind, key_prefix = excluded.key_prefix, key_min_len = excluded.key_min_len,
     key_max_len = excluded.key_max_len, key_charset = excluded.key_charset, registered_at = excluded.registered_at";
 
-const TERMS: &str = "INSERT INTO aftercommit.terms
+/// Those of a configuration that came back are not retired any more, before anybody claims under them.
+const TERMS: &str = "INSERT INTO aftercommit.terms AS t
   (downstream, operation, request_sha256, contract, policy, timeout_us, window_us, margin_us, dedupe, digest)
 VALUES ($1, $2, $3, $4::json, $5::json, $6, $7, $8, $9, $10)
-ON CONFLICT (digest) DO NOTHING";
+ON CONFLICT (digest) DO UPDATE SET retired_at = NULL WHERE t.retired_at IS NOT NULL";
 
 /// What an operation was sent under until now.
 const TODAY: &str = "SELECT t.id, t.dedupe, t.window_us, t.margin_us FROM aftercommit.operations AS o
@@ -73,6 +74,8 @@ impl PgStore {
     pub(super) async fn register_terms(&self, registration: &Registration) -> Result<TermsIds, StoreError> {
         let doing = "registering";
         let mut tx = Tx::begin(&self.pool).await.map_err(StoreError::during(doing))?;
+        // A window that became narrower may move a large backlog; who starts waits for it.
+        tx.set("SET LOCAL statement_timeout = '10min'").await.map_err(StoreError::during(doing))?;
         let ids = register(&mut tx, registration).await.map_err(StoreError::during(doing))?;
         tx.commit().await.map_err(StoreError::during(doing))?;
         Ok(ids)
@@ -87,7 +90,10 @@ impl PgStore {
         let taken = self.renewing.lock().await.take();
         let mut connection = match taken {
             Some(connection) => connection,
-            None => self.session.connect(&self.options).await.map_err(StoreError::during(doing))?,
+            None => {
+                self.renewed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                self.session.connect(&self.options).await.map_err(StoreError::during(doing))?
+            }
         };
         let numbers: Vec<i64> = tokens.iter().map(|(token, _)| token.get()).collect();
         // Longer leases would not fit an interval's arithmetic.
@@ -119,12 +125,13 @@ async fn register(tx: &mut Tx<'_>, registration: &Registration) -> Result<TermsI
         registration.downstreams.iter().map(|downstream| (&*downstream.name, downstream)).collect();
     for downstream in downstreams.into_values() {
         register_downstream(tx, downstream).await?;
+        budget::register(tx, downstream).await?;
         for (operation, terms, request) in &downstream.operations {
             let id = register_operation(tx, &downstream.name, operation.as_deref(), (terms, request)).await?;
             ids.push((Arc::clone(&downstream.name), operation.clone(), id));
         }
-        let names: Vec<&str> =
-            downstream.operations.iter().map(|(name, ..)| name.as_deref().unwrap_or("")).collect();
+        let known = downstream.operations.iter().map(|(name, ..)| name).chain(&downstream.kept);
+        let names: Vec<&str> = known.map(|name| name.as_deref().unwrap_or("")).collect();
         tx.execute(sql(FORGET).bind(&*downstream.name).bind(names)).await?;
     }
     Ok(ids)

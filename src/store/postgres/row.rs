@@ -122,7 +122,7 @@ pub(super) fn parsed<T: serde::de::DeserializeOwned>(
 macro_rules! history_columns {
     () => {
         "q.id, q.uncertain, q.sent_before, q.attempts, q.tries, q.number, q.started_at, q.first_sent_at, \
-         sent.window_us, q.expires_at, q.resend, q.cancel_requested, q.applied_late"
+         sent.window_us, q.expires_at, q.resend, q.cancel_requested, q.applied_late, q.quiet_at"
     };
 }
 pub(super) use history_columns;
@@ -143,6 +143,7 @@ pub(super) fn history(row: &PgRow) -> Result<History, StoreError> {
         resend: get(row, "resend")?,
         cancel_requested: get(row, "cancel_requested")?,
         applied_late: get(row, "applied_late")?,
+        travels_until: get(row, "quiet_at")?,
     })
 }
 

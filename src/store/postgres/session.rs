@@ -182,7 +182,8 @@ fn is(error: &sqlx::Error, code: &str) -> bool {
 
 /// An outage, as far as anybody waits for it to end.
 fn standby_error() -> sqlx::Error {
-    sqlx::Error::Io(std::io::Error::other(
+    sqlx::Error::Io(std::io::Error::new(
+        std::io::ErrorKind::ReadOnlyFilesystem,
         "this server is a standby (in recovery) and cannot be written to: connect to the primary, \
          or let the address that the URL names follow the failover",
     ))

@@ -43,7 +43,8 @@ macro_rules! write_sql {
   UPDATE aftercommit.queue AS q
   SET claimed = false, token = ", $kept, ",
       swept = s.next = 'd' AND ", $parked, ",
-      resend = s.next = 'g' AND q.resend,
+      resend = q.resend AND (s.next = 'g' OR (s.next = 't' AND s.unstarted = 1)),
+      error_stored = q.error_stored OR s.refusal_stored,
       lane = CASE WHEN s.next <> 'g' THEN s.next::\"char\" WHEN q.lane = 'd' AND NOT s.uncertain THEN 'r' ELSE q.lane END,
       xid = CASE WHEN s.next = 'g' AND (q.claimed OR q.swept) THEN pg_current_xact_id() ELSE q.xid END,
       due_at = CASE WHEN s.next <> 'g' THEN s.due_at WHEN s.uncertain OR NOT q.swept THEN q.due_at ELSE moment.now_at END,

@@ -7,7 +7,10 @@
 //! begins by telling what holds in it.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -20,6 +23,7 @@ use sqlx::{
 use tokio::time::Instant;
 
 use super::{PgStore, session::Session};
+use crate::store::Connections;
 
 /// A statement of ours, and what is bound to it.
 pub(super) type Statement<'q> = Query<'q, Postgres, PgArguments>;
@@ -60,12 +64,15 @@ pub(super) struct Pool {
 /// callbacks, who look, and by whoever ran a statement, who notes.
 #[derive(Debug, Default)]
 struct Suspicion {
+    /// Grows with every connection that is made, and whenever the server is found to be of no use.
+    connections: AtomicU64,
     since: Mutex<Option<Instant>>,
-    refused: Mutex<Option<String>>,
+    refused: Mutex<Option<(std::io::ErrorKind, String)>>,
 }
 
 impl Suspicion {
     fn raise(&self) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
         *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
@@ -76,7 +83,12 @@ impl Suspicion {
     }
 
     fn note_refusal(&self, error: Option<&sqlx::Error>) {
-        let words = error.map(ToString::to_string);
+        let words = error.map(|error| {
+            if let sqlx::Error::Io(io) = error {
+                return (io.kind(), io.to_string());
+            }
+            (std::io::ErrorKind::Other, error.to_string())
+        });
         *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = words;
     }
 
@@ -84,7 +96,9 @@ impl Suspicion {
     fn explain(&self, error: sqlx::Error) -> sqlx::Error {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         match (&error, &*refused) {
-            (sqlx::Error::PoolTimedOut, Some(why)) => sqlx::Error::Io(std::io::Error::other(why.clone())),
+            (sqlx::Error::PoolTimedOut, Some((kind, why))) => {
+                sqlx::Error::Io(std::io::Error::new(*kind, why.clone()))
+            }
             _ => error,
         }
     }
@@ -102,6 +116,7 @@ impl Pool {
             .after_connect(move |connection, _| {
                 let suspicion = Arc::clone(&greeting);
                 Box::pin(async move {
+                    suspicion.connections.fetch_add(1, Ordering::Relaxed);
                     let greeted = session.greet(connection).await;
                     suspicion.note_refusal(greeted.as_ref().err());
                     greeted
@@ -121,6 +136,18 @@ impl Pool {
             })
             .connect_lazy_with(session.fit(options.clone()));
         Self { pool, session, suspicion }
+    }
+
+    /// See [`Suspicion::connections`].
+    pub(super) fn reconnects(&self) -> u64 {
+        self.suspicion.connections.load(Ordering::Relaxed)
+    }
+
+    /// How many there are.
+    pub(super) fn occupancy(&self) -> Connections {
+        let open = self.pool.size();
+        let idle = u32::try_from(self.pool.num_idle()).unwrap_or(open).min(open);
+        Connections { idle, used: open - idle, max: self.pool.options().get_max_connections() }
     }
 
     async fn acquire(&self) -> Result<PoolConnection<Postgres>, sqlx::Error> {

@@ -6,7 +6,9 @@ use std::sync::{Arc, atomic::Ordering};
 use sqlx::postgres::PgRow;
 
 use super::{
-    PgStore, durable,
+    PgStore,
+    budget::FORGET_ORIGINS,
+    durable,
     row::{self, history_columns},
     settle::{Batch, Held, write_sql},
     statement::sql,
@@ -181,7 +183,7 @@ impl PgStore {
     }
 
     pub(super) async fn fold_and_forget(&self) -> Result<(), StoreError> {
-        for text in [FOLD_COUNTERS, FORGET_WORKERS, DROP_CLAIMS] {
+        for text in [FOLD_COUNTERS, FORGET_WORKERS, DROP_CLAIMS, FORGET_ORIGINS, super::probe::FORGET] {
             self.execute(sql(text)).await.map_err(StoreError::during("tidying up"))?;
         }
         Ok(())
@@ -217,7 +219,10 @@ impl PgStore {
 /// Served by queue_ready and queue_timed; an effect in flight stands in one of them too.
 const IS_BUSY: &str = "SELECT EXISTS (
   SELECT FROM unnest($1::text[]) AS d (name)
-  WHERE NOT EXISTS (SELECT FROM aftercommit.downstreams AS p WHERE p.name = d.name AND p.paused_at IS NOT NULL)
+  WHERE NOT EXISTS (SELECT FROM aftercommit.downstreams AS p LEFT JOIN aftercommit.origins AS o ON o.origin = p.origin
+                    WHERE p.name = d.name AND (p.paused_at IS NOT NULL OR o.paused_until > (SELECT clock_timestamp())
+                                               OR o.open_until IS NOT NULL))
+    AND NOT EXISTS (SELECT FROM aftercommit.hold)
     AND EXISTS (SELECT FROM aftercommit.queue AS q WHERE q.downstream = d.name AND q.lane = 'r' AND NOT q.claimed
                 UNION ALL
                 SELECT FROM aftercommit.queue AS q WHERE q.downstream = d.name AND q.lane = 't' AND NOT q.claimed

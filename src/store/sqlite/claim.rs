@@ -5,6 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
+    budget::HELD,
     row::{Fields, HISTORY, history, json_ids, next_token},
     sweep::set_aside,
 };
@@ -17,9 +18,7 @@ use crate::{
 };
 
 /// Whether anything of `?1` is due at `?2`: asked on a reader, so that an idle worker never takes the one write lock.
-const IS_DUE: &str = "SELECT NOT EXISTS (SELECT 1 FROM aftercommit_downstreams \
-             WHERE name = ?1 AND paused_at IS NOT NULL) \
-     AND (EXISTS (SELECT 1 FROM aftercommit_queue WHERE downstream = ?1 AND lane = 'r' AND claimed = 0) \
+const IS_DUE: &str = "(EXISTS (SELECT 1 FROM aftercommit_queue WHERE downstream = ?1 AND lane = 'r' AND claimed = 0) \
        OR EXISTS (SELECT 1 FROM aftercommit_queue \
              WHERE downstream = ?1 AND lane = 't' AND claimed = 0 AND due_at <= ?2))";
 
@@ -67,27 +66,28 @@ pub(super) async fn claim_one(
 
 /// Due effects of one downstream, oldest first. Served by `aftercommit_queue_lane`; each lane is read in its order and cut.
 async fn due(conn: &mut SqliteConnection, want: &Want, now: Timestamp) -> Result<Vec<SqliteRow>, StoreError> {
+    let held = HELD;
     let sql = format!(
         "SELECT q.id, q.number, e.operation, e.downstream, e.idempotency_key, e.payload, e.body, e.content_type, \
              e.headers, e.target, e.metadata, e.trace_context, e.created_at, p.request_sha256, {HISTORY} \
          FROM ( \
              SELECT * FROM (SELECT id, due_at FROM aftercommit_queue \
-                 WHERE downstream = ?1 AND lane = 'r' AND claimed = 0 ORDER BY due_at, id LIMIT ?2) \
+                 WHERE downstream = ?1 AND lane = 'r' AND claimed = 0 ORDER BY due_at, id LIMIT ?4) \
              UNION ALL \
              SELECT * FROM (SELECT id, due_at FROM aftercommit_queue \
-                 WHERE downstream = ?1 AND lane = 't' AND claimed = 0 AND due_at <= ?3 ORDER BY due_at, id LIMIT ?2) \
-             ORDER BY due_at, id LIMIT ?2 \
+                 WHERE downstream = ?1 AND lane = 't' AND claimed = 0 AND due_at <= ?2 ORDER BY due_at, id LIMIT ?4) \
+             ORDER BY due_at, id LIMIT ?4 \
          ) AS due \
          CROSS JOIN aftercommit_queue AS q ON q.id = due.id \
          LEFT JOIN aftercommit_effects AS e ON e.id = due.id \
          LEFT JOIN aftercommit_terms AS p ON p.id = q.terms \
-         WHERE NOT EXISTS (SELECT 1 FROM aftercommit_downstreams WHERE name = ?1 AND paused_at IS NOT NULL) \
-         ORDER BY due.due_at, due.id"
+         WHERE NOT {held} ORDER BY due.due_at, due.id"
     );
     sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(want.downstream.to_string())
-        .bind(i64::from(want.slots))
         .bind(now.micros())
+        .bind(i64::from(want.trial))
+        .bind(i64::from(want.slots))
         .fetch_all(conn)
         .await
         .map_err(StoreError::during("claiming"))
@@ -178,7 +178,7 @@ impl<'w> Terms<'w> {
     }
 }
 
-fn effect(fields: &Fields<'_>, id: i64, downstream: &Arc<str>) -> Result<Effect, StoreError> {
+pub(super) fn effect(fields: &Fields<'_>, id: i64, downstream: &Arc<str>) -> Result<Effect, StoreError> {
     if fields.text("downstream")? != **downstream {
         return Err(fields.corrupt("downstream", "the queue names another downstream"));
     }
@@ -232,21 +232,39 @@ pub(super) async fn renew(
     Ok(held.into_iter().map(Token::new).collect())
 }
 
-/// Whether anything of `downstream` is due.
+/// Whether anything of `downstream` is due, and not held.
 pub(super) async fn is_due(
     conn: &mut SqliteConnection,
     downstream: &str,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    sqlx::query_scalar(IS_DUE)
+    due_past(conn, (downstream, 0), now).await
+}
+
+/// Whether anything that `want` asks for is due, and not held; a trial is not held by a breaker.
+pub(super) async fn is_wanted(
+    conn: &mut SqliteConnection,
+    want: &Want,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    due_past(conn, (&want.downstream, i64::from(want.trial)), now).await
+}
+
+async fn due_past(
+    conn: &mut SqliteConnection,
+    (downstream, trial): (&str, i64),
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    sqlx::query_scalar(sqlx::AssertSqlSafe(format!("SELECT NOT {HELD} AND {IS_DUE}")))
         .bind(downstream.to_owned())
         .bind(now.micros())
+        .bind(trial)
         .fetch_one(conn)
         .await
         .map_err(StoreError::during("looking for work"))
 }
 
-/// Whether nothing of `downstreams` is due or in flight; what is paused is not due.
+/// Whether nothing of `downstreams` is due or in flight; what is paused or held is not due.
 pub(super) async fn is_idle(
     conn: &mut SqliteConnection,
     downstreams: &[Arc<str>],

@@ -1,16 +1,19 @@
 //! Writing effects into the caller's transaction, on the caller's connection.
 
-use sha2::{Digest, Sha256};
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::row::{Fields, QUEUE_STATE};
 use crate::{
     clock::{Clock, SystemClock},
-    effect::{COLUMNS, EffectId, IdempotencyKey, InvalidEffect, NewEffect},
+    effect::{COLUMNS, EffectId, IdempotencyKey, InvalidEffect, NewEffect, fingerprint::Parts},
     enqueue::{Enqueue, Enqueued, Receipt},
     error::EnqueueError,
     state::State,
 };
+
+/// What makes an effect `e` the request that it is.
+pub(super) const REQUEST: &str = "e.operation, e.payload, e.body, e.content_type, e.headers, e.target, e.ordering_key, e.needs, \
+     e.bindings, CAST(e.undoes AS TEXT) AS undoes";
 
 /// What the trigger says of a key that is taken.
 const TAKEN: &str = "already has an effect with this key";
@@ -132,8 +135,7 @@ async fn existing(
     refused: sqlx::Error,
 ) -> Result<Enqueued, EnqueueError> {
     let sql = format!(
-        "SELECT e.id, e.operation, e.payload, e.body, e.content_type, e.headers, e.target, e.ordering_key, e.needs, \
-             e.bindings, CAST(e.undoes AS TEXT) AS undoes, e.fingerprint, \
+        "SELECT e.id, {REQUEST}, e.fingerprint, \
              CASE WHEN o.effect_id IS NOT NULL THEN o.state ELSE {QUEUE_STATE} END AS state \
          FROM aftercommit_effects AS e LEFT JOIN aftercommit_queue AS q ON q.id = e.id \
          LEFT JOIN aftercommit_outcomes AS o ON o.effect_id = e.id \
@@ -147,7 +149,7 @@ async fn existing(
         .await?;
     let Some(row) = row else { return Err(refused.into()) };
     let id: i64 = row.try_get("id")?;
-    if stored_fingerprint(&row)? != fingerprint_of(effect) {
+    if stored_fingerprint(&row)? != Parts::of(effect).fingerprint() {
         return Err(EnqueueError::OtherRequest {
             downstream: effect.downstream.clone(),
             key: key.as_str().to_owned(),
@@ -161,57 +163,27 @@ async fn existing(
     Ok(if state.is_terminal() { Enqueued::Ended(receipt) } else { Enqueued::Pending(receipt) })
 }
 
-fn fingerprint_of(effect: &NewEffect) -> Vec<u8> {
-    fingerprint([
-        effect.operation.as_deref().map(str::as_bytes),
-        effect.payload.as_deref().map(str::as_bytes),
-        effect.body.as_deref(),
-        effect.content_type.as_deref().map(str::as_bytes),
-        effect.headers.as_deref().map(str::as_bytes),
-        effect.target.as_deref().map(str::as_bytes),
-        None,
-        None,
-        None,
-        None,
-    ])
-}
-
+/// As retention stored it, else of the columns that it is made of.
 fn stored_fingerprint(row: &SqliteRow) -> Result<Vec<u8>, sqlx::Error> {
-    if let Some(stored) = row.try_get::<Option<Vec<u8>>, _>("fingerprint")? {
-        return Ok(stored);
+    match row.try_get("fingerprint")? {
+        Some(stored) => Ok(stored),
+        None => fingerprint_of_row(row),
     }
-    let text = |column: &str| row.try_get::<Option<String>, _>(column);
-    let body: Option<Vec<u8>> = row.try_get("body")?;
-    let (operation, payload, content_type) = (text("operation")?, text("payload")?, text("content_type")?);
-    let (headers, target, ordering_key) = (text("headers")?, text("target")?, text("ordering_key")?);
-    let (needs, bindings, undoes) = (text("needs")?, text("bindings")?, text("undoes")?);
-    Ok(fingerprint([
-        operation.as_deref().map(str::as_bytes),
-        payload.as_deref().map(str::as_bytes),
-        body.as_deref(),
-        content_type.as_deref().map(str::as_bytes),
-        headers.as_deref().map(str::as_bytes),
-        target.as_deref().map(str::as_bytes),
-        ordering_key.as_deref().map(str::as_bytes),
-        needs.as_deref().map(str::as_bytes),
-        bindings.as_deref().map(str::as_bytes),
-        undoes.as_deref().map(str::as_bytes),
-    ]))
 }
 
-/// SHA-256 over operation, payload, body, content type, headers, target, ordering key, needs, bindings and undoes; before
-/// each whether it is there and how long it is, so that no two requests share their bytes.
-fn fingerprint(parts: [Option<&[u8]>; 10]) -> Vec<u8> {
-    let mut hash = Sha256::new();
-    for part in parts {
-        match part {
-            None => hash.update([0]),
-            Some(bytes) => {
-                hash.update([1]);
-                hash.update(u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_be_bytes());
-                hash.update(bytes);
-            }
-        }
-    }
-    hash.finalize().to_vec()
+/// The fingerprint of a row with [`REQUEST`]'s columns.
+pub(super) fn fingerprint_of_row(row: &SqliteRow) -> Result<Vec<u8>, sqlx::Error> {
+    let parts = Parts {
+        operation: row.try_get("operation")?,
+        payload: row.try_get("payload")?,
+        body: row.try_get("body")?,
+        content_type: row.try_get("content_type")?,
+        headers: row.try_get("headers")?,
+        target: row.try_get("target")?,
+        ordering_key: row.try_get("ordering_key")?,
+        needs: row.try_get("needs")?,
+        bindings: row.try_get("bindings")?,
+        undoes: row.try_get("undoes")?,
+    };
+    Ok(parts.fingerprint().to_vec())
 }

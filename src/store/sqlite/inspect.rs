@@ -4,7 +4,7 @@ use serde_json::value::RawValue;
 use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
-    SqliteStore,
+    SqliteStore, intent,
     row::{Fields, QUEUE_STATE},
 };
 use crate::{
@@ -14,7 +14,10 @@ use crate::{
     error::StoreError,
     outcome::Verdict,
     state::State,
-    store::{Audited, Count, DownstreamInfo, Filter, Inspect, LoggedAttempt, PAGE_MAX, Status, WorkerInfo},
+    store::{
+        Audited, Count, DownstreamInfo, Filter, Inspect, Intent, LoggedAttempt, Look, Origin, PAGE_MAX,
+        Status, WorkerInfo,
+    },
 };
 
 /// A worker is live if it reported within this many microseconds.
@@ -27,7 +30,9 @@ const STATUS: &str = "SELECT s.id, CAST(s.downstream AS TEXT) AS downstream, CAS
      CAST(s.due_at AS INTEGER) AS due_at, s.first_sent_at, s.safe_until, s.lease_until, s.worker, s.last_outcome, \
      s.last_error, s.response_status, s.response, CAST(s.metadata AS TEXT) AS metadata, \
      coalesce(o.refusal_stored, 0) AS refusal_stored, s.superseded_by, \
-     CAST(s.created_at AS INTEGER) AS created_at, s.finished_at, coalesce(q.token, o.token, 0) AS token \
+     CAST(s.created_at AS INTEGER) AS created_at, s.finished_at, coalesce(q.token, o.token, 0) AS token, \
+     (SELECT e.fingerprint IS NOT NULL FROM aftercommit_effects AS e WHERE e.id = s.id) AS payload_dropped, \
+     coalesce(o.kept & 2 = 0, 0) AS log_dropped \
      FROM aftercommit_status AS s LEFT JOIN aftercommit_queue AS q ON q.id = s.id \
      LEFT JOIN aftercommit_outcomes AS o ON o.effect_id = s.id ";
 
@@ -40,6 +45,10 @@ const NAMES: &str = "WITH RECURSIVE names (name) AS (SELECT min(downstream) FROM
 impl Inspect for SqliteStore {
     async fn effect(&self, id: EffectId) -> Result<Option<Status>, StoreError> {
         effect(&mut *self.reader("reading an effect").await?, id).await
+    }
+
+    async fn intent(&self, id: EffectId, look: Look) -> Result<Option<Intent>, StoreError> {
+        intent::intent(&mut *self.reader("reading an effect").await?, id, look).await
     }
 
     async fn effects(&self, filter: &Filter) -> Result<Vec<Status>, StoreError> {
@@ -172,6 +181,8 @@ fn status(row: &SqliteRow) -> Result<Status, StoreError> {
         response: fields.opt_text("response")?.map(raw),
         metadata: fields.shown("metadata")?.map(raw),
         refusal_stored: fields.flag("refusal_stored")?,
+        payload_dropped: fields.flag("payload_dropped")?,
+        log_dropped: fields.flag("log_dropped")?,
         superseded_by: fields.opt_int("superseded_by")?.map(EffectId::new),
         created_at: fields.time("created_at")?,
         finished_at: fields.opt_time("finished_at")?,
@@ -275,8 +286,12 @@ pub(super) async fn downstreams(
              coalesce((SELECT c.n FROM aftercommit_counters AS c \
                  WHERE c.downstream = n.name AND c.state = 'failed'), 0) AS failed, \
              (SELECT min(q.due_at) FROM aftercommit_queue AS q WHERE q.downstream = n.name AND q.claimed = 0 \
-                 AND q.lane IN ('r', 't') AND (q.lane = 'r' OR q.due_at <= ?1)) AS oldest_due_at \
-         FROM known AS n LEFT JOIN aftercommit_downstreams AS d ON d.name = n.name ORDER BY n.name"
+                 AND q.lane IN ('r', 't') AND (q.lane = 'r' OR q.due_at <= ?1)) AS oldest_due_at, \
+             d.paused_at, d.paused_by, d.pause_reason, d.origin, h.open_until, h.paused_until, r.rate, \
+             CASE WHEN h.open_until IS NOT NULL OR h.paused_until > ?1 THEN h.reason END AS reason \
+         FROM known AS n LEFT JOIN aftercommit_downstreams AS d ON d.name = n.name \
+         LEFT JOIN aftercommit_origins AS h ON h.origin = d.origin \
+         LEFT JOIN aftercommit_rates AS r ON r.downstream = n.name ORDER BY n.name"
     );
     let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(now.micros())
@@ -299,6 +314,13 @@ pub(super) async fn downstreams(
                 in_doubt: amount(&fields, "in_doubt")?,
                 failed: amount(&fields, "failed")?,
                 oldest_due_at: fields.opt_time("oldest_due_at")?,
+                paused: super::budget::paused_by(&fields)?,
+                origin: fields.opt_text("origin")?,
+                paused_until: fields.opt_time("paused_until")?.filter(|until| *until > now),
+                breaker: Origin { open_until: fields.opt_time("open_until")?, ..Origin::default() }
+                    .breaker(now),
+                hold_reason: fields.opt_text("reason")?,
+                rate: fields.opt_text("rate")?,
             })
         })
         .collect()
@@ -341,7 +363,7 @@ pub(super) async fn audit(
     limit: u32,
 ) -> Result<Vec<Audited>, StoreError> {
     let rows = sqlx::query(
-        "SELECT id, at, who, verb, effect_id, from_state, to_state, reason FROM aftercommit_audit \
+        "SELECT id, at, who, verb, effect_id, downstream, from_state, to_state, reason FROM aftercommit_audit \
          WHERE ?1 IS NULL OR effect_id = ?1 ORDER BY id DESC LIMIT ?2",
     )
     .bind(effect.map(EffectId::get))
@@ -359,6 +381,7 @@ pub(super) async fn audit(
                 who: fields.text("who")?,
                 verb: fields.text("verb")?,
                 effect_id: fields.opt_int("effect_id")?.map(EffectId::new),
+                downstream: fields.opt_text("downstream")?,
                 from_state: fields.opt_text("from_state")?,
                 to_state: fields.opt_text("to_state")?,
                 reason: fields.opt_text("reason")?,

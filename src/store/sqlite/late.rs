@@ -21,6 +21,15 @@ pub(super) async fn late(
     now: Timestamp,
 ) -> Result<Late, StoreError> {
     let (id, token) = (answer.id.get(), answer.token.get());
+    // Retention deletes an effect long after its end: then there is nothing that an answer could be about.
+    let there: Option<i64> = sqlx::query_scalar("SELECT id FROM aftercommit_effects WHERE id = ?1")
+        .bind(id)
+        .fetch_optional(&mut *conn)
+        .await
+        .map_err(StoreError::during("logging a late answer"))?;
+    if there.is_none() {
+        return Ok(Late::Logged);
+    }
     log(conn, &[Logged { id, token, late: true, swept: false, attempt: answer.attempt.clone() }])
         .await
         .map_err(StoreError::during("logging a late answer"))?;

@@ -31,6 +31,7 @@ const STEPS: &[&str] = &[
     include_str!("../../../migrations/sqlite/0003_probes.sql"),
     include_str!("../../../migrations/sqlite/0004_retention.sql"),
     include_str!("../../../migrations/sqlite/0005_identity.sql"),
+    include_str!("../../../migrations/sqlite/0006_viewer.sql"),
 ];
 const OPENING: &str = "opening the SQLite file";
 const MIGRATING: &str = "migrating";

@@ -8,13 +8,19 @@
 //! writes runs `BEGIN IMMEDIATE … COMMIT` in a task of its own, which a caller that goes away does not abort: no connection
 //! is left inside a transaction.
 
+mod budget;
 mod claim;
+mod doctor;
 mod enqueue;
+mod identity;
 mod inspect;
+mod intent;
 mod late;
 mod migrate;
 mod operate;
+mod probe;
 mod register;
+mod retain;
 mod row;
 mod settle;
 mod sweep;
@@ -239,7 +245,7 @@ impl Store for SqliteStore {
             let mut reader = self.reader("looking for work").await?;
             let now = SystemClock.wall();
             for want in wants.iter().filter(|want| want.slots > 0) {
-                if claim::is_due(&mut reader, &want.downstream, now).await? {
+                if claim::is_wanted(&mut reader, want, now).await? {
                     due.push(want.clone());
                 }
             }

@@ -3,7 +3,7 @@
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
-    SqliteStore, inspect,
+    SqliteStore, inspect, retain,
     row::{Fields, HISTORY, QUEUE_STATE, history, next_token},
     write::{Ending, Writes, add_to_counter},
 };
@@ -63,9 +63,15 @@ pub(super) async fn act(
     };
     match &change {
         Change::End(state) => end(conn, &target, *state, (verb, actor), now).await?,
-        Change::NewHistory | Change::DueNow | Change::OneResend | Change::RequestCancel | Change::Park(_) => {
+        Change::NewHistory
+        | Change::DueNow
+        | Change::OneResend
+        | Change::RequestCancel
+        | Change::Park(_)
+        | Change::Probe(..) => {
             requeue(conn, &target, &change, now).await?;
         }
+        Change::Redact => retain::redact(conn, id.get()).await?,
     }
     let Some(status) = inspect::effect(conn, id).await? else { return Ok(Acted::NotFound) };
     sqlx::query(
@@ -103,12 +109,13 @@ async fn adopt(conn: &mut SqliteConnection, id: i64) -> Result<(), sqlx::Error> 
 
 async fn load(conn: &mut SqliteConnection, id: i64, now: Timestamp) -> Result<Option<Target>, StoreError> {
     let sql = format!(
-        "SELECT e.id, e.downstream, o.effect_id IS NOT NULL AS ended, {HISTORY}, q.quiet_at, \
+        "SELECT e.id, e.downstream, o.effect_id IS NOT NULL AS ended, {HISTORY}, \
              CASE WHEN o.effect_id IS NOT NULL THEN o.state ELSE {QUEUE_STATE} END AS state, \
              coalesce(q.token, o.token) AS token, coalesce(q.number, o.number) AS number, \
              coalesce(q.sent_before, o.sent_before) AS was_sent, p.request_sha256 AS sent, \
              today.request_sha256 AS today, today.contract AS contract, o.superseded_by, \
-             coalesce(o.refusal_stored, 0) AS refusal_stored \
+             coalesce(o.refusal_stored, 0) AS refusal_stored, e.fingerprint IS NOT NULL AS payload_dropped, \
+             coalesce(o.kept & 2 = 0, 0) AS log_dropped \
          FROM aftercommit_effects AS e LEFT JOIN aftercommit_queue AS q ON q.id = e.id \
          LEFT JOIN aftercommit_outcomes AS o ON o.effect_id = e.id \
          LEFT JOIN aftercommit_terms AS p ON p.id = q.terms \
@@ -149,6 +156,8 @@ fn target(row: &SqliteRow, now: Timestamp) -> Result<Target, StoreError> {
             pinned: fields.opt_bytes("sent")?.map(|sent| Pinned { sent, today }),
             superseded: fields.opt_int("superseded_by")?.is_some(),
             refusal_stored: fields.flag("refusal_stored")?,
+            payload_dropped: fields.flag("payload_dropped")?,
+            log_dropped: fields.flag("log_dropped")?,
         },
     })
 }
@@ -168,7 +177,8 @@ async fn end(
         | Verb::ResolveNotApplied
         | Verb::Retry
         | Verb::Resend
-        | Verb::Cancel => None,
+        | Verb::Cancel
+        | Verb::Redact => None,
     };
     let note = (state == State::Failed).then(|| {
         let reason = actor.reason.as_deref().unwrap_or_default();
@@ -205,9 +215,9 @@ async fn requeue(
             "UPDATE aftercommit_queue SET lane = 'r', due_at = ?2, token = ?3, resend = 1, cancel_requested = 0, \
                  sweep_at = expires_at WHERE id = ?1"
         }
-        Change::Park(_) => {
-            "UPDATE aftercommit_queue SET lane = 'd', due_at = NULL, sweep_at = NULL, token = ?3, note = ?4 \
-             WHERE id = ?1 AND ?2 IS NOT NULL"
+        Change::Park(_) | Change::Probe(..) => {
+            "UPDATE aftercommit_queue SET lane = 'd', due_at = ?5, sweep_at = NULL, token = ?3, note = ?4, \
+                 cancel_requested = 1 WHERE id = ?1 AND ?2 IS NOT NULL"
         }
         Change::NewHistory => {
             "INSERT INTO aftercommit_queue \
@@ -215,14 +225,24 @@ async fn requeue(
              SELECT e.id, e.downstream, 'r', ?2, e.expires_at, e.expires_at, ?3, o.number, o.sent_before \
              FROM aftercommit_effects AS e JOIN aftercommit_outcomes AS o ON o.effect_id = e.id WHERE e.id = ?1"
         }
-        Change::End(_) => return Ok(()),
+        Change::End(_) | Change::Redact => return Ok(()),
     };
     let mut query = sqlx::query(sql).bind(target.id);
     if !matches!(change, Change::RequestCancel) {
         query = query.bind(now.micros()).bind(next_token(conn).await?.get());
     }
-    if let Change::Park(why) = change {
-        query = query.bind(stored_text(why, REASON_MAX));
+    let parked = match change {
+        Change::Park(why) => Some((why, None)),
+        Change::Probe(at, why) => Some((why, Some(at.micros()))),
+        Change::NewHistory
+        | Change::DueNow
+        | Change::OneResend
+        | Change::RequestCancel
+        | Change::Redact
+        | Change::End(_) => None,
+    };
+    if let Some((why, probe_at)) = parked {
+        query = query.bind(stored_text(why, REASON_MAX)).bind(probe_at);
     }
     query.execute(&mut *conn).await.map_err(StoreError::during(DOING))?;
     if matches!(change, Change::NewHistory) {

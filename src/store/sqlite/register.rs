@@ -18,6 +18,7 @@ pub(super) async fn register(
     let mut ids = TermsIds::new();
     for downstream in &registration.downstreams {
         register_downstream(conn, downstream, now).await?;
+        super::budget::register(conn, downstream).await?;
         for (operation, terms, request) in &downstream.operations {
             let id = register_terms(conn, &downstream.name, operation.as_deref(), terms, request).await?;
             ids.push((downstream.name.clone(), operation.clone(), id));
@@ -74,7 +75,8 @@ async fn register_downstream(
     Ok(())
 }
 
-/// Equal terms keep their number: the second statement finds what the first did not need to write.
+/// Equal terms keep their number: the second statement finds what the first did not need to write. Those of a configuration
+/// that came back are not retired any more, before anybody claims under them.
 async fn register_terms(
     conn: &mut SqliteConnection,
     downstream: &str,
@@ -93,7 +95,8 @@ async fn register_terms(
     let operation = operation.unwrap_or_default();
     sqlx::query(
         "INSERT INTO aftercommit_terms (downstream, operation, request_sha256, contract, policy, timeout_us, \
-             window_us, margin_us, dedupe) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO NOTHING",
+             window_us, margin_us, dedupe) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) \
+         ON CONFLICT DO UPDATE SET retired_at = NULL WHERE retired_at IS NOT NULL",
     )
     .bind(downstream.to_owned())
     .bind(operation.to_owned())
@@ -129,11 +132,8 @@ async fn forget_operations(
     conn: &mut SqliteConnection,
     downstream: &RegisteredDownstream,
 ) -> Result<(), StoreError> {
-    let names: Vec<&str> = downstream
-        .operations
-        .iter()
-        .map(|(operation, ..)| operation.as_deref().unwrap_or_default())
-        .collect();
+    let known = downstream.operations.iter().map(|(operation, ..)| operation).chain(&downstream.kept);
+    let names: Vec<&str> = known.map(|operation| operation.as_deref().unwrap_or_default()).collect();
     sqlx::query(
         "DELETE FROM aftercommit_operations \
          WHERE downstream = ?1 AND operation NOT IN (SELECT value FROM json_each(?2))",

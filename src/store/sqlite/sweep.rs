@@ -169,5 +169,7 @@ pub(super) async fn maintain(conn: &mut SqliteConnection, now: Timestamp) -> Res
         .execute(&mut *conn)
         .await
         .map_err(StoreError::during("maintaining"))?;
+    super::budget::forget_origins(conn, now).await?;
+    super::probe::forget(conn).await?;
     drop_claims(conn, &[], now).await
 }

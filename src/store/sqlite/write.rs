@@ -49,6 +49,7 @@ struct Staying {
     quiet_at: Option<i64>,
     sweep_at: Option<i64>,
     note: Option<String>,
+    error_stored: bool,
 }
 
 /// A log row.
@@ -156,6 +157,7 @@ impl Writes {
             quiet_at: settlement.quiet_at.map(Timestamp::micros),
             sweep_at: settlement.sweep_at.map(Timestamp::micros),
             note: None,
+            error_stored: settlement.refusal_stored,
         }
     }
 
@@ -246,8 +248,9 @@ async fn stay(conn: &mut SqliteConnection, staying: &[Staying]) -> Result<(), sq
              sent_before = max(sent_before, v.column9), \
              quiet_at = max(coalesce(quiet_at, v.column10), coalesce(v.column10, quiet_at)), \
              sweep_at = CASE WHEN v.column3 IS NULL THEN coalesce(v.column11, sweep_at) ELSE v.column11 END, \
-             resend = CASE WHEN v.column3 IS NULL THEN resend ELSE 0 END, \
-             note = CASE WHEN v.column3 IS NULL THEN note ELSE v.column12 END FROM (",
+             resend = CASE WHEN v.column3 IS NULL OR (v.column3 = 't' AND v.column6 = 1) THEN resend ELSE 0 END, \
+             note = CASE WHEN v.column3 IS NULL THEN note ELSE v.column12 END, \
+             error_stored = max(error_stored, v.column13) FROM (",
     );
     update.push_values(staying, |mut row, staying| {
         row.push_bind(staying.id)
@@ -261,7 +264,8 @@ async fn stay(conn: &mut SqliteConnection, staying: &[Staying]) -> Result<(), sq
             .push_bind(staying.sent_before)
             .push_bind(staying.quiet_at)
             .push_bind(staying.sweep_at)
-            .push_bind(staying.note.clone());
+            .push_bind(staying.note.clone())
+            .push_bind(staying.error_stored);
     });
     update.push(") AS v WHERE aftercommit_queue.id = v.column1");
     update.build().persistent(false).execute(conn).await?;

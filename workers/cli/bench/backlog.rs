@@ -30,10 +30,11 @@ const WARM_UP: u32 = 20;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It writes to the database, and leaves the backlog there: use one that you can drop.
+It writes to the database, and leaves the backlog there: use one that you can
+drop.
 
 Example:
-  aftercommit bench backlog --effects 10000000 --database postgres://localhost/bench")]
+  aftercommit bench backlog --effects 10000000 --database postgres://localhost/b")]
 pub(crate) struct BacklogArgs {
     /// How many effects are pending at the end
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(20_000..))]
@@ -120,6 +121,7 @@ impl Claimer {
             slots: args.batch,
             lease: Duration::from_secs(60),
             terms: self.terms.clone(),
+            trial: false,
         }];
         let mut times = Vec::new();
         for round in 0..args.claims + WARM_UP {

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::{
     Common, Context, ENQUEUE_BATCH, Exit, Found, NAME, Place, Writer, batch, median, payload, rate, rounded,
-    talk, write_batch,
+    scratch::Scratch, talk, write_batch,
 };
 use crate::cli::open_sqlite;
 
@@ -30,7 +30,7 @@ const WAKING: usize = 64;
 It writes to the database: use an empty one.
 
 Example:
-  aftercommit bench enqueue --effects 100000 --database postgres://localhost/bench")]
+  aftercommit bench enqueue --effects 100000 --database postgres://localhost/b")]
 pub(crate) struct EnqueueArgs {
     /// How many effects are written in bulk
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(2..))]
@@ -347,61 +347,4 @@ async fn join<T: 'static>(mut lanes: JoinSet<anyhow::Result<T>>) -> anyhow::Resu
         all.push(lane.context("a client of the bench ended in a panic")??);
     }
     Ok(all)
-}
-
-/// The tables of the comparison: a business table, and one with the columns and the two indexes of a queue of one's own.
-struct Scratch {
-    url: String,
-}
-
-impl Scratch {
-    async fn create(place: &Place) -> anyhow::Result<Self> {
-        let scratch = Self { url: place.url.clone() };
-        scratch.run("DROP TABLE IF EXISTS").await?;
-        let (id, time, dot) = if place.is_sqlite() {
-            ("INTEGER PRIMARY KEY", "INTEGER NOT NULL DEFAULT (unixepoch())", "_")
-        } else {
-            (
-                "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
-                "timestamptz NOT NULL DEFAULT clock_timestamp()",
-                ".",
-            )
-        };
-        let json = if place.is_sqlite() { "TEXT" } else { "json" };
-        scratch
-            .execute(&[
-                format!("CREATE TABLE aftercommit{dot}bench_orders (id {id}, name text NOT NULL, amount bigint NOT NULL)"),
-                format!(
-                    "CREATE TABLE aftercommit{dot}bench_bare (id {id}, downstream text NOT NULL, operation text, idempotency_key text NOT NULL, \
-                     payload {json}, due_at {time}, created_at {time}, UNIQUE (downstream, idempotency_key))"
-                ),
-            ])
-            .await?;
-        Ok(scratch)
-    }
-
-    async fn drop(self) -> anyhow::Result<()> {
-        self.run("DROP TABLE").await
-    }
-
-    async fn run(&self, verb: &str) -> anyhow::Result<()> {
-        let dot = if self.url.starts_with("sqlite:") { "_" } else { "." };
-        let statements =
-            ["bench_orders", "bench_bare"].map(|table| format!("{verb} aftercommit{dot}{table}"));
-        self.execute(&statements).await
-    }
-
-    async fn execute(&self, statements: &[String]) -> anyhow::Result<()> {
-        let doing = "making the tables of the comparison";
-        for sql in statements {
-            let sql = sqlx::AssertSqlSafe(sql.clone());
-            if self.url.starts_with("sqlite:") {
-                sqlx::query(sql).execute(&mut open_sqlite(&self.url).await?).await.context(doing)?;
-            } else {
-                let mut connection = PgConnection::connect(&self.url).await?;
-                sqlx::query(sql).execute(&mut connection).await.context(doing)?;
-            }
-        }
-        Ok(())
-    }
 }

@@ -10,7 +10,7 @@ use super::{Common, Context, Exit, Found, Place, limits, rounded, sink, talk};
 It writes to the database: use an empty one.
 
 Example:
-  aftercommit bench horizon --effects 1000000 --database postgres://localhost/bench")]
+  aftercommit bench horizon --effects 1000000 --database postgres://localhost/b")]
 pub(crate) struct HorizonArgs {
     /// How many effects, each time
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(10..))]

@@ -34,7 +34,7 @@ const PINGS: u32 = 300;
 It writes to the database: use an empty one.
 
 Example:
-  aftercommit bench latency --rate 200 --seconds 10 --database postgres://localhost/bench")]
+  aftercommit bench latency --rate 200 --database postgres://localhost/bench")]
 pub(crate) struct LatencyArgs {
     /// Transactions per second, over all producers
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..100_000))]

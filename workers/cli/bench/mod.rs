@@ -8,6 +8,7 @@ mod horizon;
 mod http;
 mod latency;
 mod limits;
+mod scratch;
 mod sink;
 
 use std::{sync::Arc, time::Duration};

@@ -84,6 +84,8 @@ pub(super) fn served(downstream: Arc<dyn Downstream>, concurrency: u32) -> Serve
         },
         operations: BTreeMap::new(),
         lease: Duration::from_secs(30),
+        rate: None,
+        origin: None,
     }
 }
 
@@ -101,6 +103,8 @@ pub(super) fn engine(
         concurrency,
         shutdown_grace: Duration::from_secs(10),
         sweep_interval: SWEEP_INTERVAL,
+        // What is measured is the work; nothing gets old enough here.
+        retention: None,
     };
     Engine::new(store, vec![served], config, Arc::new(SystemClock))
         .map_err(|problem| fail(Exit::Usage, problem))

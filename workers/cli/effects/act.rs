@@ -11,12 +11,17 @@ use aftercommit::{
 use clap::{Args, ValueEnum};
 use serde_json::value::RawValue;
 
-use super::{follow::STORED, show::absent};
+use super::{
+    bulk::{self, Asked, Many},
+    follow::STORED,
+    several::Tally,
+    show::absent,
+};
 use crate::cli::{
     Context, Exit,
-    clean::{clean, clean_lines},
+    clean::clean,
     data,
-    exit::{exit_of, fail, sentence},
+    exit::fail,
     json::{self, EffectJson},
     output::{ask, can_ask},
     parse, talk,
@@ -27,11 +32,16 @@ use crate::cli::{
 #[derive(Debug, Args)]
 pub(crate) struct Target {
     /// The effects' numbers
-    #[arg(required = true, value_name = "ID", value_parser = parse::effect_id)]
+    #[arg(required_unless_present = "all", value_name = "ID", value_parser = parse::effect_id)]
     ids: Vec<EffectId>,
+    #[command(flatten)]
+    many: Many,
     /// Why, for the audit
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
 }
 
 impl Target {
@@ -54,7 +64,8 @@ them exists, else 4 (the state forbids it).
 
 Examples:
   aftercommit effects retry 17
-  aftercommit effects retry 17 18 --reason 'the API key is valid again'")]
+  aftercommit effects retry 17 18 --reason 'the API key is valid again'
+  aftercommit effects retry --all --state failed --downstream mail --dry-run")]
 pub(crate) struct RetryArgs {
     #[command(flatten)]
     target: Target,
@@ -70,13 +81,11 @@ them exists, else 4 (the state forbids it).
 
 Examples:
   aftercommit effects resend 17 --reason 'asked the bank, they saw nothing'
-  aftercommit effects resend 17 --reason 'a second mail does no harm' --yes")]
+  aftercommit effects resend 17 --reason 'a second mail does no harm' --yes
+  aftercommit effects resend --all --state in_doubt --downstream mail")]
 pub(crate) struct ResendArgs {
     #[command(flatten)]
     target: Target,
-    /// Do not ask
-    #[arg(long)]
-    yes: bool,
 }
 
 #[derive(Debug, Args)]
@@ -86,7 +95,8 @@ them exists, else 4 (the state forbids it).
 
 Examples:
   aftercommit effects cancel 17
-  aftercommit effects cancel 17 --reason 'the order was withdrawn'")]
+  aftercommit effects cancel 17 --reason 'the order was withdrawn'
+  aftercommit effects cancel --all --state retrying --older-than 2d --yes")]
 pub(crate) struct CancelArgs {
     #[command(flatten)]
     target: Target,
@@ -104,11 +114,18 @@ Examples:
   aftercommit effects resolve 17 --as applied --reason 'charge ch_19 is there'
   aftercommit effects resolve 17 --as applied --reason 'it is there' \\
       --response '{\"id\":\"ch_19\"}'
-  aftercommit effects resolve 17 --as not-applied --reason 'no such charge'")]
+  aftercommit effects resolve 17 --as not-applied --reason 'no such charge'
+  aftercommit effects resolve --all --state in_doubt --downstream mail \\
+      --as not-applied --reason 'the relay shows none of them'")]
 pub(crate) struct ResolveArgs {
     /// The effects' numbers
-    #[arg(required = true, value_name = "ID", value_parser = parse::effect_id)]
+    #[arg(required_unless_present = "all", value_name = "ID", value_parser = parse::effect_id)]
     ids: Vec<EffectId>,
+    #[command(flatten)]
+    many: Many,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
     /// Why, for the audit: how you found out
     #[arg(long, value_name = "TEXT")]
     reason: String,
@@ -118,6 +135,26 @@ pub(crate) struct ResolveArgs {
     /// What the downstream said, as JSON, @FILE or - (with --as applied)
     #[arg(long, value_name = "JSON")]
     response: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Payload, body, headers and response go, and what the log quotes of the answer.
+Key, state, times and metadata stay: the same request under the key is still
+answered as this effect, another one refused. It cannot be sent again.
+
+Exit codes with several IDs: 0 all done, 5 some done; none done: 3 when none of
+them exists, else 4 (the state forbids it).
+
+Example:
+  aftercommit effects redact 17 --reason 'erasure request 2026-118'")]
+pub(crate) struct RedactArgs {
+    /// The effects' numbers
+    #[arg(required = true, value_name = "ID", value_parser = parse::effect_id)]
+    ids: Vec<EffectId>,
+    /// Why, for the audit
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
 }
 
 /// What a person found out.
@@ -139,10 +176,15 @@ pub(super) async fn cancel(context: &Context, args: &CancelArgs) -> anyhow::Resu
 
 /// `effects resolve`.
 pub(super) async fn resolve(context: &Context, args: &ResolveArgs) -> anyhow::Result<Exit> {
-    let target = Target { ids: args.ids.clone(), reason: Some(args.reason.clone()) };
+    let target = Target {
+        ids: args.ids.clone(),
+        many: args.many.clone(),
+        reason: Some(args.reason.clone()),
+        yes: args.yes,
+    };
     let response = args.response.as_deref().map(|given| parse::text("--response", given)).transpose()?;
     if let Some(response) = &response {
-        if args.verdict == Found::NotApplied || target.ids().len() > 1 {
+        if args.verdict == Found::NotApplied || target.many.all || target.ids().len() > 1 {
             return Err(fail(Exit::Usage, "--response goes with one effect and --as applied"));
         }
         serde_json::from_str::<&RawValue>(response)
@@ -155,9 +197,19 @@ pub(super) async fn resolve(context: &Context, args: &ResolveArgs) -> anyhow::Re
     act(context, &target, &verb).await
 }
 
+/// `effects redact`.
+pub(super) async fn redact(context: &Context, args: &RedactArgs) -> anyhow::Result<Exit> {
+    let (ids, reason) = (args.ids.clone(), Some(args.reason.clone()));
+    let target = Target { ids, many: Many::default(), reason, yes: false };
+    act(context, &target, &Verb::Redact).await
+}
+
 /// `effects resend`: says what it will do to the outside world, and asks.
 pub(super) async fn resend(context: &Context, args: &ResendArgs) -> anyhow::Result<Exit> {
     reason_or_fail(&Verb::Resend, &args.target)?;
+    if args.target.many.all {
+        return all(context, &Verb::Resend, &args.target).await;
+    }
     let store = context.open().await?;
     let mut done = Tally::default();
     for id in args.target.ids() {
@@ -167,14 +219,14 @@ pub(super) async fn resend(context: &Context, args: &ResendArgs) -> anyhow::Resu
             if effect.state != State::InDoubt {
                 return one(context, store.as_ref(), effect, &Verb::Resend, &args.target).await;
             }
-            if !args.yes && !can_ask() {
+            if !args.target.yes && !can_ask() {
                 return Err(fail(
                     Exit::Usage,
                     "a resend may apply the effect twice and is confirmed on a terminal: add --yes to confirm it here",
                 ));
             }
             talk!("{}", outside(&effect));
-            if !args.yes && ask(&format!("Type `resend {id}` to go on:"))? != format!("resend {id}") {
+            if !args.target.yes && ask(&format!("Type `resend {id}` to go on:"))? != format!("resend {id}") {
                 return Err(fail(Exit::Failure, "it was not resent: the words differ"));
             }
             one(context, store.as_ref(), effect, &Verb::Resend, &args.target).await
@@ -198,6 +250,9 @@ fn outside(effect: &Status) -> String {
 
 async fn act(context: &Context, target: &Target, verb: &Verb) -> anyhow::Result<Exit> {
     reason_or_fail(verb, target)?;
+    if target.many.all {
+        return all(context, verb, target).await;
+    }
     let store = context.open().await?;
     let mut done = Tally::default();
     for id in target.ids() {
@@ -208,6 +263,11 @@ async fn act(context: &Context, target: &Target, verb: &Verb) -> anyhow::Result<
         done.count(id, result)?;
     }
     done.exit()
+}
+
+async fn all(context: &Context, verb: &Verb, target: &Target) -> anyhow::Result<Exit> {
+    let actor = Actor { who: who(), reason: target.reason.clone() };
+    bulk::run(context, verb, &target.many, actor, Asked::flag(target.yes)).await
 }
 
 fn reason_or_fail(verb: &Verb, target: &Target) -> anyhow::Result<()> {
@@ -273,59 +333,20 @@ fn told(context: &Context, change: &Change, now: &Status) -> anyhow::Result<()> 
         }
         Change::End(state) => format!("{state} now"),
         Change::Park(why) => format!("in doubt: {why}"),
+        Change::Redact => "redacted; its key and its outcome are kept".to_owned(),
+        Change::Probe(at, why) => format!("in doubt, to be probed at {at}: {why}"),
     };
     data(format!("Effect {} is {what}.", now.id))?;
     Ok(())
 }
 
 /// Who acts: the login name, for the audit.
-fn who() -> String {
+pub(crate) fn who() -> String {
     ["AFTERCOMMIT_OPERATOR", "SUDO_USER", "USER", "LOGNAME"]
         .iter()
         .filter_map(|name| std::env::var(name).ok())
         .find(|name| !name.is_empty())
         .unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()))
-}
-
-/// What became of several effects.
-#[derive(Default)]
-struct Tally {
-    done: usize,
-    problems: Vec<anyhow::Error>,
-}
-
-impl Tally {
-    /// Counts one; a database that does not answer ends everything.
-    fn count(&mut self, id: EffectId, result: anyhow::Result<()>) -> anyhow::Result<()> {
-        match result {
-            Ok(()) => self.done += 1,
-            Err(problem) => match exit_of(&problem) {
-                Exit::NotFound | Exit::Forbidden => self.problems.push(problem),
-                Exit::Ok | Exit::Failure | Exit::Usage | Exit::Partly | Exit::Unreachable => {
-                    return Err(problem.context(format!("effect {id}")));
-                }
-            },
-        }
-        Ok(())
-    }
-
-    fn exit(mut self) -> anyhow::Result<Exit> {
-        match self.problems.len() {
-            0 => Ok(Exit::Ok),
-            1 if self.done == 0 => Err(self.problems.remove(0)),
-            failed => {
-                for problem in &self.problems {
-                    talk!("aftercommit: {}", clean_lines(&sentence(problem)));
-                }
-                talk!("{} of {} done.", self.done, self.done + failed);
-                if self.done > 0 {
-                    return Ok(Exit::Partly);
-                }
-                let all_absent = self.problems.iter().all(|problem| exit_of(problem) == Exit::NotFound);
-                Ok(if all_absent { Exit::NotFound } else { Exit::Forbidden })
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -335,31 +356,8 @@ mod tests {
     #[test]
     fn an_effect_that_is_named_twice_is_handled_once() {
         let id = EffectId::new;
-        let target = Target { ids: vec![id(7), id(3), id(7)], reason: None };
+        let ids = vec![id(7), id(3), id(7)];
+        let target = Target { ids, many: Many::default(), reason: None, yes: false };
         assert_eq!(target.ids(), [id(7), id(3)]);
-    }
-
-    fn tally(results: Vec<anyhow::Result<()>>) -> anyhow::Result<Exit> {
-        let mut tally = Tally::default();
-        for (id, result) in results.into_iter().enumerate() {
-            tally.count(EffectId::new(i64::try_from(id).unwrap()), result)?;
-        }
-        tally.exit()
-    }
-
-    #[test]
-    fn several_effects_end_in_one_exit_code() {
-        let refused = || Err(fail(Exit::Forbidden, "no"));
-        assert_eq!(tally(vec![Ok(()), Ok(())]).unwrap(), Exit::Ok);
-        assert_eq!(tally(vec![Ok(()), refused()]).unwrap(), Exit::Partly);
-        assert_eq!(tally(vec![refused(), refused()]).unwrap(), Exit::Forbidden);
-        let absent = || Err(fail(Exit::NotFound, "gone"));
-        assert_eq!(tally(vec![absent(), absent()]).unwrap(), Exit::NotFound);
-        assert_eq!(tally(vec![absent(), refused()]).unwrap(), Exit::Forbidden);
-        assert_eq!(exit_of(&tally(vec![refused()]).unwrap_err()), Exit::Forbidden);
-        assert_eq!(
-            exit_of(&tally(vec![Err(fail(Exit::Unreachable, "gone"))]).unwrap_err()),
-            Exit::Unreachable
-        );
     }
 }

@@ -50,7 +50,15 @@ fn pending(effect: &Status, now: Timestamp, command: &str) -> String {
         }
         Some("pause") => {
             return format!(
-                "The downstream {} is paused; nothing is sent until it is resumed.",
+                "The downstream {} is paused, asked for patience, or its rate is used up: `{command} downstreams list` tells \
+                 which. Nothing is sent until that ends.",
+                clean(&effect.downstream)
+            );
+        }
+        Some("breaker") => {
+            return format!(
+                "The downstream {} does not answer; one call at a time finds out when it does again: `{command} downstreams \
+                 list`.",
                 clean(&effect.downstream)
             );
         }
@@ -125,6 +133,12 @@ fn failed(effect: &Status, attempts: &[LoggedAttempt], command: &str) -> String 
     if effect.refusal_stored {
         return format!("Nothing: it was never applied. {STORED}.");
     }
+    if effect.payload_dropped {
+        return format!("Nothing: it was never applied. {DROPPED}.");
+    }
+    if effect.log_dropped {
+        return format!("Nothing: it was never applied. {LOG_DROPPED}.");
+    }
     let retry = line(command, &format!("effects retry {}", effect.id));
     if attempts.last().is_some_and(|attempt| attempt.phase == RENDER) {
         return format!(
@@ -151,6 +165,12 @@ const RENDER: &str = "render";
 
 /// Why a retry of a stored refusal is refused.
 pub(super) const STORED: &str = "The downstream stored this refusal under the key, so a retry could only replay it: enqueue a new effect with a new key (reissue is not built yet)";
+
+/// Why what has no payload any more is not sent again.
+const DROPPED: &str = "Its payload was dropped (retention.payloads, or a redaction), so it cannot be sent again: enqueue a new effect with a new key";
+
+/// Why what has no log any more is not sent again.
+const LOG_DROPPED: &str = "Its attempt log was dropped (retention.history), so what the downstream saw is not known here any more and it cannot be sent again: enqueue a new effect with a new key";
 
 /// Since when nobody knows whether it was applied: the end of the first attempt, of the present history, that did not show
 /// it. `None` where there is nothing to know any more.
@@ -199,6 +219,8 @@ mod tests {
             last_error: Some("refused\x1b[2J".to_owned()),
             response_status: Some(402),
             refusal_stored: false,
+            payload_dropped: false,
+            log_dropped: false,
             response: None,
             metadata: None,
             superseded_by: None,
@@ -229,6 +251,13 @@ mod tests {
         let stored = Status { refusal_stored: true, ..effect(State::Failed) };
         let words = said(&stored, &[attempt(Verdict::Rejected, "response")], at(30), "aftercommit");
         assert!(words.contains("new key") && !words.contains("effects retry"), "{words}");
+        for dropped in [
+            Status { payload_dropped: true, ..effect(State::Failed) },
+            Status { log_dropped: true, ..effect(State::Failed) },
+        ] {
+            let words = said(&dropped, &[], at(30), "aftercommit");
+            assert!(words.contains("new key") && !words.contains("effects retry"), "{words}");
+        }
         let words = said(&effect(State::Failed), &[], at(30), "aftercommit --database sqlite:x.db");
         assert!(words.contains("aftercommit --database sqlite:x.db effects retry 17"), "{words}");
         let unsent = [attempt(Verdict::NotApplied, RENDER)];

@@ -11,6 +11,7 @@ use clap::Args;
 
 use crate::cli::{
     Context, Exit, Grid,
+    clean::clean,
     context::invocation,
     data, fail,
     json::{self, EffectJson},
@@ -97,7 +98,11 @@ pub(super) async fn run(context: &Context, args: &ListArgs) -> anyhow::Result<Ex
         talk!("No effects.");
         return Ok(Exit::Ok);
     }
-    data(grid(&all, store.now().await?))?;
+    let now = store.now().await?;
+    data(grid(&all, now))?;
+    if all.iter().any(|effect| effect.held_by.as_deref() == Some("unserved")) {
+        told_unserved(store.as_ref(), &all, now).await?;
+    }
     if left == 0
         && let Some(last) = before
     {
@@ -106,8 +111,20 @@ pub(super) async fn run(context: &Context, args: &ListArgs) -> anyhow::Result<Ex
     Ok(Exit::Ok)
 }
 
+/// Says of the downstreams of these effects which nobody serves: an empty gauge and a quiet list must not look like peace.
+async fn told_unserved(store: &dyn Database, shown: &[Status], now: Timestamp) -> anyhow::Result<()> {
+    for info in store.downstreams().await? {
+        if let Some(unserved) =
+            info.unserved(now).filter(|_| shown.iter().any(|of| of.downstream == info.name))
+        {
+            talk!("Warning: {}.", clean(&unserved));
+        }
+    }
+    Ok(())
+}
+
 /// Refuses a name that neither a configuration nor an effect has used here: it is a slip of the finger, not an empty list.
-async fn known_downstream(store: &dyn Database, name: &str) -> anyhow::Result<()> {
+pub(super) async fn known_downstream(store: &dyn Database, name: &str) -> anyhow::Result<()> {
     let known = store.downstreams().await?;
     if known.iter().any(|info| info.name == name) {
         return Ok(());

@@ -1,8 +1,11 @@
 //! `aftercommit effects`: list, show and watch them, and a person's verbs.
 
 mod act;
+mod bulk;
 mod follow;
 mod list;
+mod request;
+mod several;
 mod show;
 mod watch;
 
@@ -10,6 +13,7 @@ use clap::Subcommand;
 
 use super::{Context, Exit};
 
+pub(super) use act::who;
 pub(super) use show::absent;
 
 #[derive(Debug, Subcommand)]
@@ -28,6 +32,8 @@ pub(crate) enum EffectsCommand {
     Cancel(act::CancelArgs),
     /// Say whether an in-doubt effect was applied
     Resolve(act::ResolveArgs),
+    /// Drop the payload and the response of an effect that has ended; key and outcome stay
+    Redact(act::RedactArgs),
 }
 
 /// Runs one of them.
@@ -40,5 +46,6 @@ pub(crate) async fn run(context: &Context, command: EffectsCommand) -> anyhow::R
         EffectsCommand::Resend(args) => act::resend(context, &args).await,
         EffectsCommand::Cancel(args) => act::cancel(context, &args).await,
         EffectsCommand::Resolve(args) => act::resolve(context, &args).await,
+        EffectsCommand::Redact(args) => act::redact(context, &args).await,
     }
 }

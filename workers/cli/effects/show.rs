@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use aftercommit::{
     clock::Timestamp,
     effect::EffectId,
-    store::{LoggedAttempt, Status},
+    store::{LoggedAttempt, Look, Status},
 };
 use clap::Args;
 
-use super::{follow, list};
+use super::{follow, list, request};
 use crate::cli::{
     Context, Exit, Grid,
     clean::clean,
@@ -26,11 +26,15 @@ use crate::cli::{
 #[command(after_help = "\
 Examples:
   aftercommit effects show 17
+  aftercommit effects show 17 --payload
   aftercommit effects show 17 --json | jq .attempt_log")]
 pub(crate) struct ShowArgs {
     /// The effect's number
     #[arg(value_parser = parse::effect_id)]
     id: EffectId,
+    /// Print what is sent, too
+    #[arg(long)]
+    payload: bool,
 }
 
 /// Shows it.
@@ -39,17 +43,28 @@ pub(super) async fn run(context: &Context, args: &ShowArgs) -> anyhow::Result<Ex
     let id = args.id;
     let Some(effect) = store.effect(id).await? else { return Err(absent(id)) };
     let attempts = store.attempts(id).await?;
+    let look = if args.payload { Look::Whole } else { Look::Size };
+    let sent = request::read(store.as_ref(), id, look).await?;
     let now = store.now().await?;
     let follows = follow::words(&effect, &attempts, now, context);
     if context.json() {
         let mut view = EffectJson::from(&effect);
         view.attempt_log = Some(attempts.iter().map(AttemptJson::from).collect());
         view.what_follows = Some(follows);
+        view.request = Some(request::json(&sent, look));
         json::print(&view)?;
         return Ok(Exit::Ok);
     }
     // Under the value, so that a long one stays readable.
-    data(wrapped(&describe(&effect, &attempts, now), width(), 16))?;
+    let described = describe(&effect, &attempts, now) + &request::lines(&sent, look, now);
+    data(wrapped(&described, width(), 16))?;
+    request::print_content(&sent)?;
+    if effect.payload_dropped {
+        data("\nThe payload was dropped; the key is kept.")?;
+    }
+    if effect.log_dropped {
+        data("\nThe attempt log was dropped (retention.history).")?;
+    }
     if !attempts.is_empty() {
         data(format!("\nAttempts\n{}", log(&attempts)))?;
     }

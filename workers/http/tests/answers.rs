@@ -1,17 +1,18 @@
-//! The table of answers, default and by profile: by status *and* machine code and markers, never by status alone.
+//! The table of answers, default and by rule (the shipped profiles' are in `workers/profiles/tests`): by status *and* machine code and markers, never by status alone.
 
 use std::time::Duration;
 
+use crate::{
+    config::{Answers, Log, Section, Written, parse_toml},
+    http::{
+        classify::{Answer, Asked, classify},
+        tests::answer,
+    },
+    profiles,
+};
 use aftercommit::{
     clock::Timestamp,
     outcome::{About, Finding, Outcome},
-};
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-
-use crate::{
-    config::{Answers, Log, Section, Written, parse_toml},
-    http::classify::{Answer, classify},
-    profiles,
 };
 
 const THIS: Finding = Finding::Rejected(About::ThisAttempt);
@@ -23,16 +24,8 @@ fn profile(name: &str, refinement: &str) -> Answers {
     refined.over(&profiles::get(name).unwrap().contract().unwrap()).answers().unwrap()
 }
 
-fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Answer {
-    let mut map = HeaderMap::new();
-    for (name, value) in headers {
-        map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap());
-    }
-    Answer { status, headers: map, body: body.as_bytes().to_vec(), truncated: false }
-}
-
 fn outcome(answers: &Answers, answer: Answer) -> Outcome {
-    classify(answers, answer, "api.example.com:443", Timestamp::from_micros(0))
+    classify(answers, answer, Asked::Chosen, "api.example.com:443", Timestamp::from_micros(0))
 }
 
 #[test]
@@ -72,54 +65,6 @@ fn without_a_contract_the_default_table_holds() {
         assert_eq!(outcome.finding, expected, "{status}");
         assert_eq!(outcome.retry_after.is_some(), expected != Finding::Applied, "{status}");
         assert_eq!(outcome.reason.is_empty(), expected == Finding::Applied, "{status}");
-    }
-}
-
-#[test]
-fn the_ietf_profile_reads_409_and_422() {
-    let answers = profile("ietf", "");
-    assert_eq!(outcome(&answers, answer(409, &[], "")).finding, Finding::InProgress);
-    assert_eq!(outcome(&answers, answer(422, &[], "")).finding, Finding::KeyReused);
-    assert_eq!(outcome(&answers, answer(400, &[], "")).finding, THIS);
-    assert_eq!(outcome(&answers, answer(500, &[], "")).finding, Finding::Unknown);
-}
-
-#[test]
-fn every_rule_of_the_stripe_profile_holds() {
-    let answers = profile("stripe-v1", "");
-    let replay = ("Idempotent-Replayed", "true");
-    let (again, never) = (("Stripe-Should-Retry", "true"), ("Stripe-Should-Retry", "false"));
-    let code = |code: &str| format!(r#"{{"error":{{"code":"{code}","type":"invalid_request_error"}}}}"#);
-    let reused =
-        r#"{"error":{"type":"idempotency_error","message":"Keys for idempotent requests …"}}"#.to_owned();
-    let declined = r#"{"error":{"code":"card_declined","type":"card_error"}}"#.to_owned();
-    let cases = [
-        (200, vec![], "{}".to_owned(), Finding::Applied, false),
-        (200, vec![replay], "{}".to_owned(), Finding::Applied, true),
-        (409, vec![], code("idempotency_key_in_use"), Finding::InProgress, false),
-        (409, vec![], code("other"), THIS, false),
-        (429, vec![], code("lock_timeout"), Finding::NotApplied, false),
-        (429, vec![], String::new(), Finding::NotApplied, false),
-        (400, vec![], reused.clone(), Finding::KeyReused, false),
-        (409, vec![], reused, Finding::KeyReused, false),
-        (400, vec![], code("parameter_missing"), THIS, false),
-        (402, vec![], declined.clone(), Finding::Rejected(About::StoredKind), false),
-        (402, vec![replay], declined.clone(), Finding::Rejected(About::FirstRequest), true),
-        (402, vec![never], declined.clone(), Finding::Rejected(About::StoredKind), false),
-        (402, vec![again], declined, Finding::Unknown, false),
-        (404, vec![replay], code("resource_missing"), Finding::Rejected(About::FirstRequest), true),
-        (404, vec![], code("resource_missing"), THIS, false),
-        (500, vec![], String::new(), Finding::Unknown, false),
-        (500, vec![replay], String::new(), Finding::StoredError, true),
-        (500, vec![replay, again], String::new(), Finding::Unknown, true),
-        (500, vec![never], String::new(), Finding::StoredError, false),
-        (500, vec![again], String::new(), Finding::Unknown, false),
-        (401, vec![never], String::new(), Finding::NotApplied, false),
-        (424, vec![], String::new(), THIS, false),
-    ];
-    for (status, headers, body, expected, replayed) in cases {
-        let outcome = outcome(&answers, answer(status, &headers, &body));
-        assert_eq!((outcome.finding, outcome.replayed), (expected, replayed), "{status} {headers:?} {body}");
     }
 }
 
@@ -169,6 +114,70 @@ fn a_success_that_the_body_does_not_show_is_unknown() {
 }
 
 #[test]
+fn what_the_open_question_of_adyen_advises_tells_a_refused_payment_from_a_paid_one() {
+    let advised = profile(
+        "adyen",
+        "code_at = [\"/errorCode\", \"/resultCode\"]\nrejected = [\"200:Refused\", \"200:Cancelled\"]\n\
+         stored = [\"200:Refused\", \"200:Cancelled\"]\nunknown = [\"200:Error\"]",
+    );
+    for (code, expected) in [
+        ("Authorised", Finding::Applied),
+        ("Refused", Finding::Rejected(About::StoredKind)),
+        ("Cancelled", Finding::Rejected(About::StoredKind)),
+        // Without the word that it is transient it is stored: asking again would only repeat it.
+        ("Error", Finding::StoredError),
+    ] {
+        let body = format!("{{\"resultCode\":\"{code}\"}}");
+        assert_eq!(outcome(&advised, answer(200, &[], &body)).finding, expected, "{code}");
+    }
+}
+
+#[test]
+fn an_answer_that_is_listed_as_unknown_is_never_taken_for_a_refusal() {
+    let answers =
+        profile("none", "unknown = [\"424\", \"200:later\"]\ncode_at = [\"/code\"]\nrejected = [\"424:no\"]");
+    for (status, body, expected) in [
+        (424, "{}", Finding::Unknown),
+        (424, r#"{"code":"no"}"#, THIS),
+        (200, r#"{"code":"later"}"#, Finding::Unknown),
+        (200, "{}", Finding::Applied),
+    ] {
+        assert_eq!(outcome(&answers, answer(status, &[], body)).finding, expected, "{status} {body}");
+    }
+}
+
+#[test]
+fn success_and_nothing_done_in_one_answer_is_unknown() {
+    let answers = profile("none", "retry_directive = \"transient-error=true\"\nalready_done = [\"409\"]");
+    for status in [200, 409] {
+        for (said, contradicts) in [("true", true), ("false", false)] {
+            let outcome = outcome(&answers, answer(status, &[("transient-error", said)], "{}"));
+            assert_eq!(
+                outcome.finding == Finding::Unknown,
+                contradicts,
+                "{status} {said}: {}",
+                outcome.reason
+            );
+        }
+    }
+}
+
+#[test]
+fn a_stranger_that_refuses_credentials_which_it_never_got_refuses_one_effect() {
+    let plain = profile("none", "");
+    for status in [401, 403, 407] {
+        let of_a_stranger = answer(status, &[], "{}");
+        let refused =
+            classify(&plain, of_a_stranger, Asked::Named, "x.example:443", Timestamp::from_micros(0));
+        assert_eq!((refused.finding, refused.credentials_refused), (THIS, false), "{}", refused.reason);
+    }
+    let knows = profile("none", "not_applied = [\"403\"]");
+    let of_a_stranger = answer(403, &[], "{}");
+    let refused = classify(&knows, of_a_stranger, Asked::Named, "x.example:443", Timestamp::from_micros(0));
+    assert_eq!(refused.finding, Finding::NotApplied, "a rule of the contract knows better");
+}
+
+#[test]
 fn a_deep_or_cut_body_has_no_code_and_breaks_nothing() {
     let answers = profile("stripe-v1", "");
     let deep = "[".repeat(100_000);
@@ -191,4 +200,20 @@ fn a_reason_names_the_code_and_nothing_else_of_the_body() {
     assert!(!said.reason.contains("sk_live"), "{}", said.reason);
     let later = outcome(&answers, answer(429, &[("Retry-After", "120")], ""));
     assert_eq!(later.retry_after, Some(Duration::from_secs(120)));
+}
+
+#[test]
+fn refused_credentials_are_told_apart_and_a_rule_of_the_contract_knows_better() {
+    let plain = profile("none", "");
+    for status in [401, 403, 407] {
+        let refused = outcome(&plain, answer(status, &[], "{}"));
+        assert!(refused.credentials_refused && refused.finding == Finding::NotApplied, "{status}");
+    }
+    for status in [200, 303, 400, 402, 404, 409, 421, 425, 429, 500, 503] {
+        assert!(!outcome(&plain, answer(status, &[], "{}")).credentials_refused, "{status}");
+    }
+    let knows = profile("none", "code_at = [\"/code\"]\nrejected = [\"403:not_yours\"]");
+    let single = outcome(&knows, answer(403, &[], "{\"code\":\"not_yours\"}"));
+    assert_eq!((single.finding, single.credentials_refused), (THIS, false));
+    assert!(outcome(&knows, answer(403, &[], "{\"code\":\"bad_key\"}")).credentials_refused);
 }

@@ -236,6 +236,36 @@ async fn an_answer_cut_at_our_limit_is_applied() {
     assert_eq!((response.body.len(), response.truncated), (1 << 20, false));
 }
 
+/// More than anybody has to say: hyper stops at a hundred headers and at some hundred KiB of them.
+#[tokio::test]
+async fn a_head_without_measure_is_unknown_and_not_kept() {
+    let many: String = (0..10_000).map(|n| format!("X-{n}: {n}\r\n")).collect();
+    let long = format!("X: {}\r\n", "a".repeat(8 << 20));
+    for headers in [many, long] {
+        let server = Server::answering(answer(200, &headers, "{}")).await;
+        let outcome = deliver(&shop(&server), effect(), LONG).await;
+        let expected = (Finding::Unknown, Phase::Send);
+        assert_eq!((outcome.finding, outcome.phase), expected, "{}", outcome.reason);
+        assert!(outcome.response.is_none() && outcome.reason.len() < 200, "{}", outcome.reason);
+        assert_eq!(server.seen.requests().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn an_endless_body_is_read_up_to_our_limit_and_no_further() {
+    let server = Server::start(|mut connection| async move {
+        connection.read().await;
+        connection.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").await;
+        let chunk = format!("10000\r\n{}\r\n", "x".repeat(1 << 16));
+        while connection.write(chunk.as_bytes()).await {}
+    })
+    .await;
+    let outcome = deliver(&shop(&server), effect(), LONG).await;
+    assert_eq!(outcome.finding, Finding::Applied, "{}", outcome.reason);
+    let response = outcome.response.unwrap();
+    assert_eq!((response.body.len(), response.truncated), (1 << 20, true));
+}
+
 #[tokio::test]
 async fn a_compressed_body_is_left_as_it_came() {
     let gzip = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 0xff];

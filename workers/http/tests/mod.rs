@@ -1,8 +1,10 @@
 //! The kind against its contract: rendering vectors, the table of answers, and servers that behave as badly as they can.
 
 mod answers;
+mod egress;
 mod goaway;
 mod hostile;
+mod probes;
 mod rendering;
 mod server;
 
@@ -15,7 +17,19 @@ use aftercommit::{
     outcome::Outcome,
 };
 
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+
+use super::classify::Answer;
 use crate::config::{Settings, Sources};
+
+/// A whole answer.
+pub(super) fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Answer {
+    let mut map = HeaderMap::new();
+    for (name, value) in headers {
+        map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap());
+    }
+    Answer { status, headers: map, body: body.as_bytes().to_vec(), truncated: false }
+}
 
 /// A gate that says what it was made with.
 struct Fixed(Result<(), Closed>);

@@ -192,11 +192,74 @@ async fn what_cannot_be_rendered_is_refused_unsent_and_named() {
         let reason = refused(toml, effect).await;
         assert!(reason.contains(expected), "{expected:?} in {reason:?}");
     }
-    for target in ["//evil/x", "../x", "a/%2E%2e/b", "a//b", "a\\b", "a b", "x#y", "http://evil/", "", "/"] {
+    for target in [
+        "//evil/x",
+        "../x",
+        "a/%2E%2e/b",
+        "a//b",
+        "a\\b",
+        "a b",
+        "x#y",
+        "http://evil/",
+        "",
+        "/",
+        "///evil",
+        "/\\evil",
+        "\\\\evil",
+        "..;/x",
+        "a/..;x=1/b",
+        ".%2e/x",
+        "%2e",
+        "x\r\nHost: evil",
+        "x\n",
+        "\tx",
+        "x\0",
+        "é",
+        "x/",
+        "%",
+        "%0",
+        "a/./b",
+        "https:/\\evil",
+        "x?y#z",
+        "x?a b",
+        "x?\r\nX: y",
+        "\u{202e}x",
+        "[::1]",
+        "{x}",
+        "a|b",
+        "x?'",
+    ] {
         let mut effect = effect();
         effect.target = Some(target.to_owned());
         let reason = refused("dynamic_target = \"path\"", effect).await;
         assert!(reason.contains("target"), "{target:?}: {reason}");
+    }
+}
+
+#[tokio::test]
+async fn a_path_never_leaves_its_origin_whatever_it_looks_like() {
+    for target in [
+        "@evil.example/x",
+        ":80@evil.example/",
+        "evil.example:80",
+        "http:evil.example",
+        "%2f%2fevil.example",
+        "%5c%5cevil.example",
+        "%0d%0aHost:%20evil.example",
+        "%252e%252e/x",
+        "...",
+        "x?http://evil.example/",
+        "x?//evil.example/../",
+        ";@evil.example",
+    ] {
+        let mut effect = effect();
+        effect.target = Some(target.trim_end_matches('/').to_owned());
+        let request = sent("dynamic_target = \"path\"", effect).await;
+        assert!(
+            request.starts_with(&format!("POST /base/{} HTTP/1.1\r\n", target.trim_end_matches('/'))),
+            "{request}"
+        );
+        assert!(request.contains("\r\nhost: 127.0.0.1:"), "{request}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     future::Future,
+    net::{IpAddr, Ipv4Addr},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -42,7 +43,16 @@ impl Server {
         F: Fn(Connection) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_at(Ipv4Addr::LOCALHOST.into(), behaviour).await
+    }
+
+    /// The same at another address of this machine.
+    pub(super) async fn start_at<F, Fut>(address: IpAddr, behaviour: F) -> Self
+    where
+        F: Fn(Connection) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        let listener = TcpListener::bind((address, 0)).await.unwrap();
         let place = listener.local_addr().unwrap().to_string();
         let seen = Seen::default();
         let mut tasks = JoinSet::new();

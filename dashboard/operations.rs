@@ -1,0 +1,236 @@
+//! `/healthz`, `/readyz` and `/metrics`, for whoever runs this process. A worker serves them, and so does the dashboard.
+//!
+//! They never say what an effect is about: no ids, no keys, no payloads. The database is asked at most once a second,
+//! however many ask us.
+
+use std::{
+    future::Future,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use aftercommit::{
+    clock::{Boot, Clock as _, SystemClock},
+    engine::{Engine, Stop},
+    store::Database,
+};
+use axum::{
+    Json, Router,
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+use crate::metrics::{self, Gauges};
+
+/// A worker that the database has not let work for this long is not ready; it reports several times as often.
+const PULSE_MAX: Duration = Duration::from_secs(30);
+/// A database that does not answer a probe within this is not ready.
+const PROBE_MAX: Duration = Duration::from_secs(2);
+/// The queries behind the gauges may take this long; they read the whole queue.
+const GAUGES_MAX: Duration = Duration::from_secs(10);
+/// What was asked is good for at least this long.
+const FRESH_MIN: Duration = Duration::from_secs(1);
+/// Of its time, the database spends at most one part in this many on us.
+const SHARE: u32 = 10;
+
+/// What the endpoints look at. It may be served before there is anything to look at: then the process is alive, and not
+/// ready.
+#[derive(Clone, Default)]
+pub struct Operations(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    watched: OnceLock<Watched>,
+    reached: Cached<Result<(), String>>,
+    gauges: Cached<Result<Gauges, String>>,
+}
+
+struct Watched {
+    database: Arc<dyn Database>,
+    worker: Option<(Arc<Engine>, Stop)>,
+}
+
+impl Operations {
+    /// From now on they look at this database and, in a worker, at this engine. The first call counts.
+    pub fn watch(&self, database: Arc<dyn Database>, worker: Option<(Arc<Engine>, Stop)>) {
+        self.0.watched.set(Watched { database, worker }).ok();
+    }
+
+    /// The endpoints.
+    pub fn router(&self) -> Router {
+        Router::new()
+            .route("/healthz", get(healthz))
+            .route("/readyz", get(readyz))
+            .route("/metrics", get(exposition))
+            .with_state(self.clone())
+    }
+}
+
+/// The process is alive; no dependency is asked.
+async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+async fn readyz(State(operations): State<Operations>) -> Response {
+    let (ready, report) = readiness(&operations.0).await;
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, [(header::CACHE_CONTROL, "no-store")], Json(report)).into_response()
+}
+
+/// Whether this process does its work, and why not.
+async fn readiness(inner: &Inner) -> (bool, Value) {
+    let Some(watched) = inner.watched.get() else {
+        let reasons = ["starting: the database is not open yet"];
+        return (false, json!({ "ready": false, "reasons": reasons }));
+    };
+    let mut reasons = Vec::new();
+    let probe = || async {
+        match tokio::time::timeout(PROBE_MAX, watched.database.now()).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(problem)) => Err(problem.to_string()),
+            Err(_) => Err(format!("the database did not answer within {} s", PROBE_MAX.as_secs())),
+        }
+    };
+    let (reached, age) = inner.reached.get(probe).await;
+    if let Err(why) = &*reached {
+        reasons.push(why.clone());
+    }
+    let worker = watched.worker.as_ref().map(|(engine, stop)| {
+        let pulse = engine.pulse();
+        reasons.extend(not_working(pulse.age(), stop.drain.is_cancelled()));
+        json!({
+            "draining": stop.drain.is_cancelled(),
+            "since_claim_s": pulse.since_claim.map(seconds),
+            "since_renewal_s": pulse.since_renewal.map(seconds),
+        })
+    });
+    let listener = watched.database.listener_age().map(seconds);
+    let report = json!({
+        "ready": reasons.is_empty(),
+        "reasons": reasons,
+        "database": { "reached": reached.is_ok(), "asked_s_ago": seconds(age) },
+        "worker": worker,
+        // Its absence delays work to the next poll; it does not stop it.
+        "listener": { "heard_s_ago": listener },
+    });
+    (reasons.is_empty(), report)
+}
+
+/// Why a worker with this pulse does no work.
+fn not_working(pulse: Option<Duration>, draining: bool) -> Vec<String> {
+    let mut reasons = Vec::new();
+    if draining {
+        reasons.push("draining: nothing more is claimed".to_owned());
+    }
+    match pulse {
+        None => reasons.push("the worker is not registered with the database yet".to_owned()),
+        Some(age) if age > PULSE_MAX => {
+            reasons.push(format!("the database last let the worker claim or renew {} s ago", age.as_secs()))
+        }
+        Some(_) => {}
+    }
+    reasons
+}
+
+async fn exposition(State(operations): State<Operations>) -> Response {
+    let inner = &operations.0;
+    let watched = inner.watched.get();
+    let gauges = match watched {
+        None => None,
+        Some(watched) => {
+            let read = || async {
+                match tokio::time::timeout(GAUGES_MAX, Gauges::read(&*watched.database)).await {
+                    Ok(read) => read.map_err(|problem| problem.to_string()),
+                    Err(_) => Err(format!("the counts took longer than {} s", GAUGES_MAX.as_secs())),
+                }
+            };
+            let (read, _) = inner.gauges.get(read).await;
+            if let Err(problem) = &*read {
+                tracing::warn!(problem, "the metrics lack what only the database knows");
+            }
+            Some(read)
+        }
+    };
+    let gauges = gauges.as_deref().and_then(|read| read.as_ref().ok());
+    let engine = watched.and_then(|watched| watched.worker.as_ref()).map(|(engine, _)| engine.as_ref());
+    let pool = watched.map(|watched| watched.database.connections());
+    match metrics::text(gauges, engine, pool) {
+        Ok(text) => {
+            let form = [(header::CONTENT_TYPE, metrics::CONTENT_TYPE), (header::CACHE_CONTROL, "no-store")];
+            (form, text).into_response()
+        }
+        Err(problem) => (StatusCode::INTERNAL_SERVER_ERROR, problem.to_string()).into_response(),
+    }
+}
+
+fn seconds(length: Duration) -> f64 {
+    (length.as_secs_f64() * 1_000.0).round() / 1_000.0
+}
+
+/// A value that is asked for again once it is a second old, or ten times as old as the asking took. Who comes meanwhile waits
+/// for the one that asks.
+struct Cached<T>(Mutex<Option<Held<T>>>);
+
+struct Held<T> {
+    value: Arc<T>,
+    asked: Boot,
+    fresh: Duration,
+}
+
+impl<T> Default for Cached<T> {
+    fn default() -> Self {
+        Self(Mutex::new(None))
+    }
+}
+
+impl<T> Cached<T> {
+    /// The value, and how long ago it was asked for.
+    async fn get<F: Future<Output = T>>(&self, ask: impl FnOnce() -> F) -> (Arc<T>, Duration) {
+        let mut held = self.0.lock().await;
+        if let Some(held) = held.as_ref() {
+            let age = SystemClock.boot() - held.asked;
+            if age < held.fresh {
+                return (held.value.clone(), age);
+            }
+        }
+        let asked = SystemClock.boot();
+        let value = Arc::new(ask().await);
+        let took = SystemClock.boot() - asked;
+        *held = Some(Held { value: value.clone(), asked, fresh: FRESH_MIN.max(took * SHARE) });
+        (value, took)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_asks_within_a_second_gets_what_was_asked_already() {
+        let (cached, asked) = (Cached::default(), AtomicU32::new(0));
+        let ask = || async { asked.fetch_add(1, Ordering::SeqCst) };
+        let answers = [cached.get(ask).await, cached.get(ask).await, cached.get(ask).await];
+        assert_eq!(answers.map(|(value, _)| *value), [0, 0, 0]);
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_worker_is_ready_when_the_database_lets_it_work() {
+        assert!(not_working(Some(Duration::from_secs(5)), false).is_empty());
+        assert!(not_working(None, false)[0].contains("not registered"));
+        assert!(not_working(Some(Duration::from_secs(31)), false)[0].contains("31 s ago"));
+        assert!(not_working(Some(Duration::ZERO), true)[0].contains("draining"));
+    }
+
+    #[tokio::test]
+    async fn before_there_is_a_database_the_process_is_alive_and_not_ready() {
+        let (ready, report) = readiness(&Inner::default()).await;
+        assert!(!ready && report["reasons"][0].as_str().unwrap().contains("starting"), "{report}");
+    }
+}

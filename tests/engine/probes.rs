@@ -1,0 +1,337 @@
+//! Guarantee: what is in doubt at a downstream that can be asked is settled by what it shows, sent again only once it was seen
+//! absent twice, and never by a probe itself; probes lose to people, survive kills, and are in nobody's way.
+
+use std::{sync::Arc, time::Duration};
+
+use aftercommit::{
+    EffectId,
+    downstream::Served,
+    outcome::Sighting::{Absent, Applied, Unproven},
+    state::State,
+    store::{Acted, RegisteredTerms},
+    verb::{Actor, Verb},
+};
+use tokio::sync::Barrier;
+
+use super::{
+    PATIENCE, Running, Stop, at_once, config, engine,
+    faulty::{Fault, FaultyStore, Op},
+    reaches, unknown,
+};
+use crate::support::{
+    Asked, Look, Script, Scripted, TestDatabase, answer, eventually, key_terms, lookup_terms,
+    on_every_database,
+};
+
+on_every_database!(
+    an_effect_that_is_found_succeeds_with_what_was_found_and_is_not_sent_again,
+    an_effect_that_is_absent_twice_is_sent_again_with_the_same_key,
+    a_pending_object_between_two_absences_keeps_the_effect_in_doubt,
+    an_absence_counts_from_the_end_of_the_lease_of_a_worker_that_was_killed,
+    what_a_person_resolved_during_a_probe_stands,
+    a_probe_whose_worker_is_killed_is_made_again_and_sends_nothing,
+    an_effect_past_the_window_of_its_key_is_probed,
+    a_cancelled_effect_that_is_absent_twice_is_cancelled,
+    an_expired_effect_that_is_absent_twice_is_expired,
+    an_effect_whose_request_would_change_is_not_asked_about,
+    a_paused_downstream_is_not_asked,
+    a_worker_that_ends_when_idle_makes_the_probes_that_are_due,
+    one_round_makes_the_probes_that_are_due,
+    nobody_is_asked_for_probes_where_no_downstream_can_be_asked,
+    probes_that_hang_do_not_hold_up_sends,
+    a_probe_survives_an_outage_at_its_settle,
+);
+
+fn by_hand() -> Actor {
+    Actor { who: "ops".to_owned(), reason: Some("looked it up".to_owned()) }
+}
+
+/// A downstream that can be asked and shows within milliseconds what was done; its requests travel as briefly.
+fn terms() -> RegisteredTerms {
+    brief(at_once(lookup_terms()))
+}
+
+/// The same, with requests that travel for long enough to look at what is in doubt meanwhile.
+fn slow() -> RegisteredTerms {
+    RegisteredTerms { timeout: Duration::from_secs(5), ..terms() }
+}
+
+fn brief(mut terms: RegisteredTerms) -> RegisteredTerms {
+    terms.timeout = Duration::from_millis(20);
+    terms.contract.margin = Duration::ZERO;
+    terms.contract.absent_after = Duration::from_millis(50);
+    terms
+}
+
+fn served(asked: &Arc<Asked>, terms: RegisteredTerms) -> Served {
+    crate::support::served("pay", asked.clone(), terms)
+}
+
+/// Sent once with an unknown outcome, then applied.
+fn unknown_once() -> Arc<Scripted> {
+    Scripted::queue([Script::Answer(unknown())])
+}
+
+fn start(db: &TestDatabase, asked: &Arc<Asked>, terms: RegisteredTerms) -> Running {
+    Running::start(engine(db.store.clone(), "w", vec![served(asked, terms)]))
+}
+
+async fn last_error(db: &TestDatabase, id: EffectId) -> String {
+    db.status(id).await.last_error.unwrap_or_default()
+}
+
+async fn an_effect_that_is_found_succeeds_with_what_was_found_and_is_not_sent_again(db: &TestDatabase) {
+    let asked = Asked::showing(&unknown_once(), [Look::Shows(Applied)]);
+    let id = db.insert("pay", "k").await;
+    let worker = start(db, &asked, terms());
+    reaches(db, id, State::Succeeded).await;
+    worker.drain().await;
+    let status = db.status(id).await;
+    assert_eq!(status.response.as_ref().map(|json| json.get()), Some(r#"{"id":"seen"}"#));
+    assert!(last_error(db, id).await.contains("found that it was applied"), "{status:?}");
+    assert_eq!(asked.keys(), ["k"]);
+    assert_eq!(asked.sent.calls().len(), 1);
+    assert_eq!(db.log(id).await.len(), 1, "a probe is no attempt");
+}
+
+async fn an_effect_that_is_absent_twice_is_sent_again_with_the_same_key(db: &TestDatabase) {
+    let asked = Asked::showing(&unknown_once(), [Absent; 10].map(Look::Shows));
+    let id = db.insert("pay", "k").await;
+    let worker = start(db, &asked, terms());
+    reaches(db, id, State::Succeeded).await;
+    worker.drain().await;
+    assert!(asked.keys().len() >= 2, "asked {} times", asked.keys().len());
+    let calls = asked.sent.calls();
+    assert!(calls.len() == 2 && calls.iter().all(|call| call.key == "k"), "{calls:?}");
+    assert_eq!(db.status(id).await.attempts, 2);
+}
+
+async fn a_pending_object_between_two_absences_keeps_the_effect_in_doubt(db: &TestDatabase) {
+    let mut terms = terms();
+    terms.contract.absent_after = Duration::from_millis(1);
+    let looks = [Absent, Unproven, Absent, Unproven, Absent].map(Look::Shows);
+    let asked = Asked::showing(&unknown_once(), looks);
+    let id = db.insert("pay", "k").await;
+    let worker = start(db, &asked, terms);
+    asked.asked(8).await;
+    worker.drain().await;
+    assert_eq!((db.state(id).await, asked.sent.calls().len()), (State::InDoubt, 1));
+}
+
+/// Trap T24: the worker dies with its call open.
+async fn an_absence_counts_from_the_end_of_the_lease_of_a_worker_that_was_killed(db: &TestDatabase) {
+    let mut terms = at_once(lookup_terms());
+    terms.contract.absent_after = Duration::from_secs(3600);
+    let hanging = Asked::showing(&Scripted::by(|_| Script::Hang), []);
+    let id = db.insert("pay", "k").await;
+    let worker = start(db, &hanging, terms.clone());
+    hanging.sent.called(1).await;
+    worker.stop.drain.cancel();
+    worker.stop.abort.cancel();
+    worker.ended().await;
+    // The lease ended an hour and a minute ago, although the attempt's own deadline is still to come.
+    let ended = db.engine.before(db.engine.now(), Duration::from_secs(60));
+    db.sql.execute(&format!("UPDATE aftercommit.claims SET lease_until = {ended}")).await;
+    let asked = Asked::showing(&Scripted::applying(), [Absent; 10].map(Look::Shows));
+    let once = || engine(db.store.clone(), "w2", vec![served(&asked, terms.clone())]);
+    let before = db.now().await;
+    once().run_once(Stop::default()).await.expect("the sweep and a probe");
+    let status = db.status(id).await;
+    assert_eq!((status.state, asked.keys().len()), (State::InDoubt, 1), "{status:?}");
+    let due = status.due_at.expect("it will be probed");
+    let (earliest, latest) = (Duration::from_secs(3500), Duration::from_secs(3600));
+    assert!(
+        due > before.plus(earliest) && due < before.plus(latest),
+        "{due} is an hour after the lease's end"
+    );
+    once().run_once(Stop::default()).await.expect("a round");
+    assert_eq!(asked.keys().len(), 1, "not due yet");
+    assert!(asked.sent.calls().is_empty());
+}
+
+async fn what_a_person_resolved_during_a_probe_stands(db: &TestDatabase) {
+    for (verb, state) in [
+        (Verb::ResolveNotApplied, State::Failed),
+        (Verb::ResolveApplied { response: None }, State::Succeeded),
+    ] {
+        let barrier = Arc::new(Barrier::new(2));
+        let asked = Asked::showing(&unknown_once(), [Look::Meet(barrier.clone(), Unproven)]);
+        let id = db.insert("pay", verb.as_str()).await;
+        let worker = start(db, &asked, terms());
+        barrier.wait().await;
+        let acted = db.store.act(id, &verb, &by_hand(), None).await.expect("acting works");
+        assert!(matches!(acted, Acted::Done(..)), "{acted:?}");
+        barrier.wait().await;
+        let report = worker.drain().await;
+        assert_eq!((db.state(id).await, report.fenced), (state, 1), "{verb:?}");
+        assert_eq!(asked.sent.calls().len(), 1);
+    }
+}
+
+async fn a_probe_whose_worker_is_killed_is_made_again_and_sends_nothing(db: &TestDatabase) {
+    let asked = Asked::showing(&unknown_once(), [Look::Hang, Look::Shows(Applied)]);
+    let id = db.insert("pay", "k").await;
+    let mut of = served(&asked, terms());
+    of.lease = Duration::from_millis(2100);
+    let worker = Running::start(engine(db.store.clone(), "w1", vec![of.clone()]));
+    asked.asked(1).await;
+    worker.stop.drain.cancel();
+    worker.stop.abort.cancel();
+    worker.ended().await;
+    assert_eq!(db.state(id).await, State::InDoubt);
+    let worker = Running::start(engine(db.store.clone(), "w2", vec![of]));
+    reaches(db, id, State::Succeeded).await;
+    worker.drain().await;
+    assert_eq!((asked.keys().len(), asked.sent.calls().len()), (2, 1));
+}
+
+async fn an_effect_past_the_window_of_its_key_is_probed(db: &TestDatabase) {
+    let mut terms = brief(key_terms());
+    terms.contract.can_probe = true;
+    (terms.policy.initial, terms.policy.max) = (Duration::from_secs(3600), Duration::from_secs(3600));
+    let asked = Asked::showing(&unknown_once(), [Look::Shows(Applied)]);
+    let id = db.insert("pay", "k").await;
+    let one = || engine(db.store.clone(), "w", vec![served(&asked, terms.clone())]);
+    one().run_once(Stop::default()).await.expect("a round");
+    assert_eq!(db.state(id).await, State::Retrying, "inside its window it is retried");
+    assert!(asked.keys().is_empty());
+    let days = Duration::from_secs(2 * 24 * 3600);
+    for column in ["first_sent_at", "due_at"] {
+        db.shift_back("queue", column, id, days).await;
+    }
+    let worker = start(db, &asked, terms.clone());
+    reaches(db, id, State::Succeeded).await;
+    worker.drain().await;
+    assert_eq!((asked.keys().len(), asked.sent.calls().len()), (1, 1));
+}
+
+async fn a_cancelled_effect_that_is_absent_twice_is_cancelled(db: &TestDatabase) {
+    let barrier = Arc::new(Barrier::new(2));
+    let sent = Scripted::queue([Script::Meet(barrier.clone(), unknown())]);
+    let asked = Asked::showing(&sent, [Absent; 10].map(Look::Shows));
+    let id = db.insert("pay", "k").await;
+    let worker = start(db, &asked, slow());
+    barrier.wait().await;
+    let acted = db.store.act(id, &Verb::Cancel, &by_hand(), None).await.expect("acting works");
+    assert!(matches!(acted, Acted::Done(..)), "{acted:?}");
+    barrier.wait().await;
+    reaches(db, id, State::Cancelled).await;
+    worker.drain().await;
+    assert_eq!(asked.sent.calls().len(), 1);
+}
+
+async fn an_expired_effect_that_is_absent_twice_is_expired(db: &TestDatabase) {
+    let asked = Asked::showing(&unknown_once(), [Absent; 10].map(Look::Shows));
+    let soon = db.engine.after(db.engine.now(), Duration::from_secs(2));
+    let id = db.insert_with("pay", "k", &[("expires_at", &soon)]).await;
+    let mut terms = terms();
+    terms.contract.absent_after = Duration::from_secs(2);
+    let worker = start(db, &asked, terms);
+    reaches(db, id, State::Expired).await;
+    worker.drain().await;
+    assert_eq!(asked.sent.calls().len(), 1);
+}
+
+/// Trap T12: what another account or path shows says nothing about what was sent.
+async fn an_effect_whose_request_would_change_is_not_asked_about(db: &TestDatabase) {
+    let asked = Asked::showing(&unknown_once(), [Absent; 10].map(Look::Shows));
+    let id = db.insert("pay", "k").await;
+    let before = served(&asked, slow());
+    let mut after = before.clone();
+    after.terms.request_sha256 = [8; 32];
+    engine(db.store.clone(), "old", vec![before]).run_once(Stop::default()).await.expect("a round");
+    let worker = Running::start(engine(db.store.clone(), "new", vec![after]));
+    let parked = async || (db.status(id).await.due_at.is_none()).then_some(());
+    eventually(PATIENCE, "it waits for a person", parked).await;
+    worker.drain().await;
+    assert!(asked.keys().is_empty());
+    assert!(last_error(db, id).await.contains("the request would differ"), "{}", last_error(db, id).await);
+    assert_eq!((db.state(id).await, asked.sent.calls().len()), (State::InDoubt, 1));
+}
+
+async fn a_paused_downstream_is_not_asked(db: &TestDatabase) {
+    let asked = Asked::showing(&unknown_once(), [Look::Shows(Applied)]);
+    let id = db.insert("pay", "k").await;
+    let once = || engine(db.store.clone(), "w", vec![served(&asked, slow())]);
+    once().run_once(Stop::default()).await.expect("sent");
+    let now = db.engine.now();
+    db.sql.execute(&format!("UPDATE aftercommit.downstreams SET paused_at = {now}")).await;
+    db.shift_back("queue", "due_at", id, 2 * slow().timeout).await;
+    once().run_until_idle(Stop::default()).await.expect("nothing that may be done is due");
+    assert!(asked.keys().is_empty());
+    db.sql.execute("UPDATE aftercommit.downstreams SET paused_at = NULL").await;
+    once().run_until_idle(Stop::default()).await.expect("it is asked");
+    assert_eq!((db.state(id).await, asked.keys().len()), (State::Succeeded, 1));
+}
+
+async fn a_worker_that_ends_when_idle_makes_the_probes_that_are_due(db: &TestDatabase) {
+    let asked = Asked::showing(&unknown_once(), [Look::Shows(Absent), Look::Shows(Absent)]);
+    let id = db.insert("pay", "k").await;
+    let mut terms = terms();
+    terms.contract.absent_after = Duration::from_secs(3600);
+    let one = engine(db.store.clone(), "w", vec![served(&asked, terms)]);
+    crate::support::within(PATIENCE, "the worker's end", one.run_until_idle(Stop::default()))
+        .await
+        .expect("it works");
+    assert_eq!((db.state(id).await, asked.keys().len()), (State::InDoubt, 1), "the next is due in an hour");
+}
+
+async fn one_round_makes_the_probes_that_are_due(db: &TestDatabase) {
+    let asked = Asked::showing(&unknown_once(), [Look::Shows(Applied)]);
+    let id = db.insert("pay", "k").await;
+    let once = || engine(db.store.clone(), "w", vec![served(&asked, slow())]);
+    once().run_once(Stop::default()).await.expect("sent");
+    db.shift_back("queue", "due_at", id, 2 * slow().timeout).await;
+    let report = once().run_once(Stop::default()).await.expect("asked");
+    assert_eq!((db.state(id).await, report.probed), (State::Succeeded, 1));
+}
+
+async fn nobody_is_asked_for_probes_where_no_downstream_can_be_asked(db: &TestDatabase) {
+    let store = FaultyStore::over(db.store.clone());
+    let asked = Asked::showing(&Scripted::applying(), []);
+    let worker = Running::start(engine(store.clone(), "w", vec![served(&asked, key_terms())]));
+    let claims = async || (store.calls(Op::Claim) >= 5).then_some(());
+    eventually(PATIENCE, "five idle looks", claims).await;
+    worker.drain().await;
+    assert_eq!(store.calls(Op::ClaimProbes), 0);
+}
+
+async fn probes_that_hang_do_not_hold_up_sends(db: &TestDatabase) {
+    let sent = Scripted::by(|attempt| {
+        let doubtful = attempt.key.starts_with("doubt");
+        Script::Answer(if doubtful { unknown() } else { answer(200, "{}") })
+    });
+    let asked = Asked::showing(&sent, std::iter::repeat_n(Look::Hang, 50));
+    let doubtful = db.insert_many("pay", "doubt", 20).await;
+    let worker = Running::start(engine(db.store.clone(), "w", vec![served(&asked, slow())]));
+    for id in doubtful {
+        reaches(db, id, State::InDoubt).await;
+        db.shift_back("queue", "due_at", id, 2 * slow().timeout).await;
+    }
+    asked.asked(4).await;
+    let ids = db.insert_many("pay", "fine", 50).await;
+    for id in ids {
+        reaches(db, id, State::Succeeded).await;
+    }
+    assert_eq!(asked.keys().len(), 4, "few at one time");
+    worker.stop.drain.cancel();
+    worker.stop.abort.cancel();
+    worker.ended().await;
+}
+
+async fn a_probe_survives_an_outage_at_its_settle(db: &TestDatabase) {
+    let store = FaultyStore::over(db.store.clone());
+    store.fail(Op::SettleProbe, &[Fault::Before, Fault::Strange, Fault::After]);
+    let asked = Asked::showing(&unknown_once(), [Look::Shows(Applied)]);
+    let id = db.insert("pay", "k").await;
+    let one = aftercommit::engine::Engine::new(
+        store.clone(),
+        vec![served(&asked, terms())],
+        config("w"),
+        Arc::new(aftercommit::clock::SystemClock),
+    );
+    let worker = Running::start(one.expect("the worker's settings fit"));
+    reaches(db, id, State::Succeeded).await;
+    worker.drain().await;
+    assert_eq!((store.faults_hit(), asked.sent.calls().len()), (3, 1));
+}

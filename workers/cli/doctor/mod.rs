@@ -1,0 +1,213 @@
+//! `aftercommit doctor`: looks at configuration, database and fleet, and says of each thing whether it is well, and what to
+//! do where it is not. It changes nothing. This file looks; [`judge`], [`server`] and [`file`] say what it means.
+
+mod file;
+mod judge;
+mod server;
+
+use std::sync::Arc;
+
+use aftercommit::{
+    clock::{Clock as _, SystemClock},
+    engine::Engine,
+    store::{Database, Options, SCHEMA_VERSION},
+};
+use aftercommit_workers::config::Settings;
+use clap::Args;
+use serde::Serialize;
+
+use self::judge::Clocks;
+use super::{
+    Context, Exit,
+    clean::clean,
+    context::{invocation, open, without_password},
+    data,
+    exit::sentence,
+    json,
+    output::{plural, width, wrapped},
+    talk,
+    work::engine_config,
+};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Ends with 1 when something fails; a warning alone ends with 0.
+
+Examples:
+  aftercommit doctor
+  aftercommit doctor --json | jq -r 'select(.level != \"ok\") | .found'
+  aftercommit doctor --database postgres://localhost/shop")]
+pub(crate) struct DoctorArgs {}
+
+/// How well a thing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Level {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Finding {
+    /// What was looked at.
+    check: &'static str,
+    level: Level,
+    /// What was found.
+    found: String,
+    /// What to do about it.
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn ok(check: &'static str, found: impl Into<String>) -> Self {
+        Self { check, level: Level::Ok, found: found.into(), remedy: None }
+    }
+
+    fn warn(check: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { check, level: Level::Warn, found: found.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn fail(check: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { check, level: Level::Fail, found: found.into(), remedy: Some(remedy.into()) }
+    }
+}
+
+/// Looks at everything, and prints it.
+pub(super) async fn run(context: &Context, _args: &DoctorArgs) -> anyhow::Result<Exit> {
+    let mut findings = Vec::new();
+    let settings = configuration(context, &mut findings);
+    match context.database_url() {
+        Ok(url) => {
+            let options = settings.as_ref().map(Settings::options).unwrap_or_default();
+            database(&url, &options, &mut findings).await;
+        }
+        // A configuration that is wrong was told already; there is then no URL in it.
+        Err(_) if findings.iter().any(|finding| finding.level == Level::Fail) => {}
+        Err(problem) => findings.push(Finding::fail(
+            "database",
+            sentence(&problem),
+            "give --database URL, set DATABASE_URL, or write a configuration",
+        )),
+    }
+    print(context, &findings)?;
+    let failed = findings.iter().any(|finding| finding.level == Level::Fail);
+    Ok(if failed { Exit::Failure } else { Exit::Ok })
+}
+
+/// The configuration, its secrets, and whether its parts fit together.
+fn configuration(context: &Context, findings: &mut Vec<Finding>) -> Option<Settings> {
+    const CHECK: &str = "configuration";
+    let remedy = format!("correct it; `{} config check` tells everything that is wrong", invocation());
+    if context.configured().is_ok_and(|configured| !configured) {
+        findings.push(Finding::warn(
+            CHECK,
+            "there is none here: only the database is looked at",
+            "run this where the worker's configuration is, or name it with --config",
+        ));
+        return None;
+    }
+    let settings = match context.load() {
+        Ok(Ok(settings)) => settings,
+        Ok(Err(problems)) => {
+            let problem =
+                |problem: &dyn std::fmt::Display| Finding::fail(CHECK, problem.to_string(), &remedy);
+            findings.extend(problems.iter().map(|one| problem(one)));
+            return None;
+        }
+        Err(problem) => {
+            findings.push(Finding::fail(CHECK, sentence(&problem), remedy));
+            return None;
+        }
+    };
+    let names: Vec<&str> = settings.downstreams.keys().map(String::as_str).collect();
+    if names.is_empty() {
+        findings.push(Finding::warn(
+            CHECK,
+            "it has no downstream: a worker would have nothing to serve",
+            "add one ([downstream.NAME])",
+        ));
+    }
+    match settings.serve_all(None) {
+        Ok(served) => match engine_config(&settings, &served).validate(&served) {
+            Ok(()) => {
+                let found = format!(
+                    "consistent; its secrets can be read; every lease outlasts its timeout; {}: {}",
+                    plural(u64::try_from(names.len()).unwrap_or(0), "downstream"),
+                    names.join(", ")
+                );
+                findings.push(Finding::ok(CHECK, found));
+            }
+            Err(problem) => findings.push(Finding::fail(CHECK, problem, remedy)),
+        },
+        Err(problems) => {
+            let fails = problems.iter().map(|problem| Finding::fail(CHECK, problem.to_string(), &remedy));
+            findings.extend(fails);
+        }
+    }
+    findings.extend(settings.check().into_iter().map(|finding| {
+        let found = format!("{} {}", finding.key, finding.message);
+        Finding::warn(CHECK, found, "change it, unless you mean it so")
+    }));
+    Some(settings)
+}
+
+/// The database, and what it knows of the fleet.
+async fn database(url: &str, options: &Options, findings: &mut Vec<Finding>) {
+    const CHECK: &str = "database";
+    let shown = without_password(url);
+    findings.extend(file::judge(url));
+    let store = match open(url, options).await {
+        Ok(store) => store,
+        Err(problem) => {
+            let remedy = "until then nothing else can be looked at";
+            findings.push(Finding::fail(CHECK, sentence(&problem), remedy));
+            return;
+        }
+    };
+    let of = options.environment.as_ref().map_or_else(String::new, |name| format!(", environment {name}"));
+    findings.push(Finding::ok(CHECK, format!("{shown} answers; schema version {SCHEMA_VERSION}{of}")));
+    if let Err(problem) = look(store, findings).await {
+        let remedy = "repeat it; let a login with the role aftercommit_operator or aftercommit_viewer look";
+        findings.push(Finding::fail(CHECK, sentence(&problem), remedy));
+    }
+}
+
+async fn look(store: Arc<dyn Database>, findings: &mut Vec<Finding>) -> anyhow::Result<()> {
+    let examined = store.examine().await?;
+    let workers = store.workers().await?;
+    let downstreams = store.downstreams().await?;
+    let before = SystemClock.boot();
+    let here = SystemClock.wall();
+    let there = store.now().await?;
+    let clocks = Clocks { here, there, took: SystemClock.boot() - before };
+    findings.extend(server::judge(&examined, &workers, Engine::connections(store.connections().max)));
+    findings.extend(judge::schema(&examined));
+    findings.push(judge::clock(&clocks));
+    findings.extend(judge::fleet(&workers, env!("CARGO_PKG_VERSION")));
+    findings.extend(judge::downstreams(&downstreams, there));
+    Ok(())
+}
+
+fn print(context: &Context, findings: &[Finding]) -> anyhow::Result<()> {
+    if context.json() {
+        return findings.iter().try_for_each(json::print);
+    }
+    let width = width();
+    for finding in findings {
+        let (colour, word) = match finding.level {
+            Level::Ok => ("\x1b[32m", "ok"),
+            Level::Warn => ("\x1b[33m", "warn"),
+            Level::Fail => ("\x1b[31m", "fail"),
+        };
+        let text = wrapped(&format!("{word:<6}{:<15}{}", finding.check, clean(&finding.found)), width, 21);
+        data(format!("{colour}{word}\x1b[0m{}", &text[word.len()..]))?;
+        if let Some(remedy) = finding.remedy.as_deref().filter(|_| finding.level != Level::Ok) {
+            data(wrapped(&format!("{:21}→ {}", "", clean(remedy)), width, 23))?;
+        }
+    }
+    let count = |level| findings.iter().filter(|finding| finding.level == level).count();
+    talk!("{} ok, {} warn, {} fail.", count(Level::Ok), count(Level::Warn), count(Level::Fail));
+    Ok(())
+}
