@@ -23,6 +23,7 @@ mod purging;
 mod registry;
 mod retention;
 mod roles;
+mod rollouts;
 mod schema;
 mod settings;
 mod settles;
