@@ -23,10 +23,11 @@ use super::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Drops what [retention] of the configuration does not keep any longer, or what the
-ages given here do not. Without either it refuses: what is dropped cannot be had
-back. Workers do the same, little by little. Nothing that has not ended, or is in
-doubt, is touched. Ctrl-C stops it between two batches; what was dropped is dropped.
+Drops what [retention] of the configuration does not keep any longer, or what
+the ages given here do not. Without either it refuses: what is dropped cannot
+be had back. Workers do the same, little by little. Nothing that has not
+ended, or is in doubt, is touched. Ctrl-C stops it between two batches; what
+was dropped is dropped.
 
 Examples:
   aftercommit purge --dry-run

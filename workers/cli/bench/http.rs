@@ -35,7 +35,7 @@ pub(crate) struct HttpArgs {
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..))]
     effects: u64,
     /// Requests in flight at one time
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     concurrency: u32,
     #[command(flatten)]
     common: Common,
