@@ -18,6 +18,7 @@ use crate::{
     clock::Timestamp,
     downstream::Served,
     error::StoreError,
+    schedule::unit,
     store::{DueProbe, ProbeWant, Want},
 };
 
@@ -158,14 +159,27 @@ pub(super) async fn pass(shared: &Shared, served: &Served, holding: &mut Holding
     holding.pass.origin = Some(origin);
 }
 
-/// Until when what holds this call will hold it; on the database's clock.
+/// Until when what holds this call will hold it; on the database's clock. What an effect's own origin holds is put off by a part
+/// of a trial more, each by another: a backlog that is due at one time would be claimed as a whole to find out that one may try.
 pub(super) fn held_until(shared: &Shared, holding: &Holding, now: Timestamp) -> Option<Timestamp> {
     let boot = shared.clock.boot();
     let downstream = &holding.claim.effect.downstream;
     match shared.budgets.hold(downstream, holding.pass.origin.as_deref(), boot) {
         Hold::Free | Hold::Paused => None,
-        Hold::Until(at) => Some(now.plus(boot.until(at))),
-        Hold::Trial => Some(now.plus(TRIAL_LOOK)),
+        Hold::Until(at) => Some(now.plus(boot.until(at)).plus(apart(shared, holding))),
+        Hold::Trial => Some(now.plus(TRIAL_LOOK).plus(apart(shared, holding))),
+    }
+}
+
+fn apart(shared: &Shared, holding: &Holding) -> Duration {
+    let effect = &holding.claim.effect;
+    match holding.pass.whose {
+        // It keeps its place: nothing of it is claimed meanwhile.
+        Whose::Downstream => Duration::ZERO,
+        Whose::Effect => {
+            let length = trial_length(&shared.served[&effect.downstream].served);
+            length.mul_f64(unit(effect.id, holding.claim.number))
+        }
     }
 }
 
