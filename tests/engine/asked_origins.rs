@@ -12,9 +12,9 @@ use aftercommit::{
 };
 use tokio::sync::Barrier;
 
-use super::{PATIENCE, Running, Stop, at_once, engine, reaches, unknown};
+use super::{PATIENCE, Running, Stop, at_once, budgets::Endpoints, engine, reaches, unknown};
 use crate::support::{
-    Asked, Look, Script, Scripted, TestDatabase, eventually, lookup_terms, on_every_database,
+    Asked, Look, Script, Scripted, TestDatabase, eventually, key_terms, lookup_terms, on_every_database,
 };
 
 on_every_database!(
@@ -24,6 +24,7 @@ on_every_database!(
     a_probe_that_is_asked_for_patience_pauses_its_origin,
     credentials_refused_to_a_probe_pause_the_downstream,
     a_pause_stops_a_probe_between_two_pages,
+    effects_that_wait_for_somebody_elses_trial_are_put_off_apart,
 );
 
 const ORIGIN: &str = "https://api.example.com";
@@ -156,4 +157,28 @@ async fn a_pause_stops_a_probe_between_two_pages(db: &TestDatabase) {
     let report = worker.drain().await;
     assert_eq!((db.state(ids[0]).await, report.probed), (State::InDoubt, 0), "it was given back");
     assert_eq!(held_by(db, ids[0]).await.as_deref(), Some("pause"));
+}
+
+/// HTTP-09: a dead target's backlog, due at one time, would be claimed over and over while one call finds out.
+async fn effects_that_wait_for_somebody_elses_trial_are_put_off_apart(db: &TestDatabase) {
+    let sent = Scripted::applying();
+    let mut ids = Vec::new();
+    for n in 0..8 {
+        let target = format!("'{ORIGIN}'");
+        ids.push(db.insert_with("hooks", &format!("k-{n}"), &[("target", &target)]).await);
+    }
+    break_it(db).await;
+    let past = db.engine.before(db.engine.now(), Duration::from_secs(1));
+    db.sql.execute(&format!("UPDATE aftercommit.origins SET open_until = {past}")).await;
+    assert!(db.store.begin_trial(ORIGIN, Duration::from_secs(60)).await.expect("asking works"));
+    let hooks = super::served("hooks", &sent, key_terms());
+    let of = Served { downstream: Arc::new(Endpoints(sent.clone())), ..hooks };
+    engine(db.store.clone(), "w", vec![of]).run_once(Stop::default()).await.expect("a round");
+    let mut due = std::collections::BTreeSet::new();
+    for id in ids {
+        due.insert(db.status(id).await.due_at.expect("it is due again"));
+    }
+    let (first, last) = (due.first().expect("some"), due.last().expect("some"));
+    assert!(due.len() == 8 && last.since(*first) > Duration::from_millis(500), "{due:?}");
+    assert!(sent.calls().is_empty());
 }
