@@ -283,8 +283,8 @@ impl Identify for FaultyStore {
         self.inner.hold().await
     }
 
-    async fn mark_uncertain(&self) -> Result<bool, StoreError> {
-        self.inner.mark_uncertain().await
+    async fn mark_uncertain(&self, lease: Duration) -> Result<bool, StoreError> {
+        self.inner.mark_uncertain(lease).await
     }
 
     async fn lift_hold(&self, actor: &Actor) -> Result<Lifted, StoreError> {
