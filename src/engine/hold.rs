@@ -141,9 +141,10 @@ impl Shared {
             state.said_at = None;
         }
         let known = Remembered::after(state.known.as_ref(), found);
-        let accepted = state.known.as_ref().is_some_and(|before| {
-            before.installation != known.installation || before.epoch != known.epoch
-        });
+        let accepted = state
+            .known
+            .as_ref()
+            .is_some_and(|before| before.installation != known.installation || before.epoch != known.epoch);
         if accepted {
             self.watch.proof.forget();
         }

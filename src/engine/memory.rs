@@ -65,7 +65,9 @@ impl Proof {
         if effects.is_empty() {
             claims.open.remove(&token);
         }
-        if trace == Trace::Logged && (!claims.exact || claims.logged.is_none_or(|(logged, _)| logged <= token)) {
+        if trace == Trace::Logged
+            && (!claims.exact || claims.logged.is_none_or(|(logged, _)| logged <= token))
+        {
             claims.logged = Some((token, effect));
             claims.exact = true;
             // Later ones prove as much; one that was left to a sweep is never settled here.
@@ -147,7 +149,9 @@ impl Writer {
         });
         match writer {
             Ok(_) => pending.writing = true,
-            Err(error) => tracing::error!(%error, "no thread for the journal: nothing is written into it now"),
+            Err(error) => {
+                tracing::error!(%error, "no thread for the journal: nothing is written into it now")
+            }
         }
     }
 
@@ -165,7 +169,9 @@ impl Writer {
             }
         };
         if tokio::time::timeout(CLOSE_PATIENCE, written).await.is_err() {
-            tracing::warn!("the journal could not be written in time: after a promotion a person will be asked");
+            tracing::warn!(
+                "the journal could not be written in time: after a promotion a person will be asked"
+            );
         }
     }
 }

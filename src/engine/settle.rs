@@ -7,8 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Counters, Outages, SETTLE_BATCH_MAX, SETTLE_LINGER, Shared, attempt::Holding, intake::Slot, late,
-    lease::Held,
-    memory::Trace,
+    lease::Held, memory::Trace,
 };
 use crate::{
     clock::Timestamp,

@@ -36,7 +36,8 @@ const HAS_CLAIM: &str = "SELECT EXISTS (SELECT FROM aftercommit.queue WHERE id =
   OR EXISTS (SELECT FROM aftercommit.outcomes WHERE effect_id = $2 AND token = $1)";
 
 /// What this login may not ask for does not take the place of what another one knew.
-const ACCEPT: &str = "INSERT INTO aftercommit.identity AS i (system_identifier, timeline, epoch) VALUES ($1, $2, $3)
+const ACCEPT: &str =
+    "INSERT INTO aftercommit.identity AS i (system_identifier, timeline, epoch) VALUES ($1, $2, $3)
 ON CONFLICT (one) DO UPDATE
 SET system_identifier = coalesce(excluded.system_identifier, i.system_identifier),
     timeline = coalesce(excluded.timeline, i.timeline), accepted_at = clock_timestamp()

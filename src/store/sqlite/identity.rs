@@ -208,11 +208,7 @@ struct Mark {
     token: Token,
 }
 
-async fn mark_batch(
-    conn: &mut SqliteConnection,
-    from: i64,
-    mark: &Mark,
-) -> Result<bool, sqlx::Error> {
+async fn mark_batch(conn: &mut SqliteConnection, from: i64, mark: &Mark) -> Result<bool, sqlx::Error> {
     let batch = sqlx::query(BATCH).bind(from).bind(MARK_BATCH).fetch_one(&mut *conn).await?;
     let (n, last): (i64, Option<i64>) = (batch.try_get("n")?, batch.try_get("last")?);
     let last = last.unwrap_or(from);
