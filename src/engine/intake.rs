@@ -181,13 +181,7 @@ impl Intake {
     async fn ask(&self, wants: Vec<Want>) -> Result<Vec<Claim>, StoreError> {
         let shared = self.shared.clone();
         self.tracker
-            .spawn(async move {
-                if !shared.is_clear().await? {
-                    return Ok(Vec::new());
-                }
-                let claims = shared.store.claim(&shared.config.worker, &wants).await?;
-                shared.note_claims(claims).await
-            })
+            .spawn(async move { shared.claim_compared(&wants).await })
             .await
             .map_err(|error| StoreError::Unsupported(format!("the claim's task ended badly: {error}")))?
     }

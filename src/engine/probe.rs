@@ -112,7 +112,7 @@ impl Prober {
         let boot = self.shared.clock.boot();
         // In a task of its own, since a database future must not be dropped half-way.
         let shared = self.shared.clone();
-        let asked = self.tracker.spawn(async move { budget::claim_probes(&shared, wants).await });
+        let asked = self.tracker.spawn(async move { claim(&shared, wants).await });
         let due = asked
             .await
             .map_err(|error| StoreError::Unsupported(format!("the claim's task ended badly: {error}")))??;
@@ -146,6 +146,22 @@ impl Prober {
             self.freed.notified().await;
         }
     }
+}
+
+/// Claims probes from a database that was compared; else gives them back unmade.
+async fn claim(shared: &Shared, wants: Vec<ProbeWant>) -> Result<Vec<(DueProbe, Pass)>, StoreError> {
+    let Some(connections) = shared.compared().await? else { return Ok(Vec::new()) };
+    let due = budget::claim_probes(shared, wants).await?;
+    if shared.store.reconnects() == connections {
+        return Ok(due);
+    }
+    for (probe, pass) in &due {
+        if pass.trial {
+            shared.budgets.end_trial(pass.origin.as_ref());
+        }
+        shared.store.settle_probe(&probe.settlement(Next::GiveBack)).await?;
+    }
+    Ok(Vec::new())
 }
 
 /// Whether a probe that this worker could make is due, or open.
@@ -283,7 +299,7 @@ async fn write(shared: &Shared, due: &DueProbe, settlement: ProbeSettlement, (un
             Ok(Settled::Done) => return say(shared, due, &settlement),
             Ok(Settled::Lost | Settled::Reconsider { .. }) => {
                 Counters::add(&shared.counters.fenced, 1);
-                tracing::info!(effect = %due.effect.id, "what a probe showed came too late: the effect was settled meanwhile");
+                tracing::info!(effect = %due.effect.id, "what a probe showed came too late: the effect was settled, or the fleet put on HOLD, meanwhile");
                 return;
             }
             Err(error) => outages.report("settling a probe", &error),

@@ -14,6 +14,7 @@ mod encoding;
 mod enqueue;
 mod functions;
 mod hijack;
+mod hold;
 mod late;
 mod leases;
 mod matrix;

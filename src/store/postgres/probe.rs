@@ -63,7 +63,7 @@ LEFT JOIN aftercommit.terms AS sent ON sent.id = q.terms"
 );
 
 /// The fence: in doubt under the same token, left alone since the probe was begun, and no other one was begun.
-const LOCK: &str = "SELECT q.id FROM aftercommit.queue AS q JOIN aftercommit.probes AS p ON p.id = q.id
+const LOCK: &str = "SELECT EXISTS (SELECT FROM aftercommit.hold) AS on_hold FROM aftercommit.queue AS q JOIN aftercommit.probes AS p ON p.id = q.id
 WHERE q.id = $1 AND q.token = $2 AND q.lane = 'd' AND q.due_at = p.due_at AND p.token = q.token AND p.probe = $3
 FOR UPDATE OF q, p";
 
@@ -155,13 +155,18 @@ impl Probes for PgStore {
         let lock =
             sql(LOCK).bind(settlement.id.get()).bind(settlement.token.get()).bind(settlement.probe.get());
         let held = tx.optional(lock).await.map_err(StoreError::during(doing))?;
-        if held.is_none() {
+        let Some(held) = held else {
             tx.rollback().await.map_err(StoreError::during(doing))?;
             return Ok(Settled::Lost);
-        }
+        };
+        // What was asked before the database went back says nothing about what it lost. A hold that begins at this very moment
+        // waits for the row, and marks what is written here.
+        let on_hold = row::get(&held, "on_hold")?;
+        let given_back = ProbeSettlement { decision: Next::GiveBack, ..settlement.clone() };
+        let settlement = if on_hold { &given_back } else { settlement };
         write(&mut tx, settlement).await.map_err(StoreError::during(doing))?;
         tx.commit().await.map_err(StoreError::during(doing))?;
-        Ok(Settled::Done)
+        Ok(if on_hold { Settled::Lost } else { Settled::Done })
     }
 
     async fn probe_is_due(&self, downstreams: &[Arc<str>]) -> Result<bool, StoreError> {

@@ -218,8 +218,8 @@ async fn settle(
 ) -> Result<Settled, StoreError> {
     let id = settlement.id.get();
     // The fence: in doubt under the same token, left alone since the probe was begun, and no other one was begun.
-    let held: Option<(String, i64, bool)> = sqlx::query_as(
-        "SELECT q.downstream, q.number, q.sent_before FROM aftercommit_queue AS q \
+    let held: Option<(String, i64, bool, bool)> = sqlx::query_as(
+        "SELECT q.downstream, q.number, q.sent_before, EXISTS (SELECT 1 FROM aftercommit_hold) FROM aftercommit_queue AS q \
          JOIN aftercommit_probes AS p ON p.id = q.id \
          WHERE q.id = ?1 AND q.token = ?2 AND q.lane = 'd' AND q.due_at = p.due_at AND p.token = q.token AND p.probe = ?3",
     )
@@ -229,7 +229,12 @@ async fn settle(
     .fetch_optional(&mut *conn)
     .await
     .map_err(StoreError::during(SETTLING))?;
-    let Some((downstream, number, sent_before)) = held else { return Ok(Settled::Lost) };
+    let Some((downstream, number, sent_before, on_hold)) = held else { return Ok(Settled::Lost) };
+    if on_hold {
+        // What was asked before the database went back says nothing about what it lost.
+        put_off(conn, id, (now.micros(), None, 0), settlement).await?;
+        return Ok(Settled::Lost);
+    }
     let held = Held { downstream, number, sent_before };
     let note = settlement.note.clone();
     match &settlement.decision {
