@@ -99,7 +99,7 @@ async fn in_doubt(db: &TestDatabase) -> DueProbe {
 }
 
 async fn probes(db: &TestDatabase) -> Vec<DueProbe> {
-    let want = ProbeWant { downstream: "pay".into(), slots: 5, lease: LEASE };
+    let want = ProbeWant { downstream: "pay".into(), slots: 5, lease: LEASE, origin: None, trial: false };
     db.store.claim_probes(&[want]).await.expect("claiming probes works")
 }
 
