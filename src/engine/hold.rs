@@ -220,16 +220,15 @@ impl Shared {
     }
 
     /// Claims from a database that was compared. Where a connection was made meanwhile, the claim may have run on another
-    /// server: it is given back unstarted, and the server is compared first.
+    /// server: that one is compared before anything is handed out, and the claim is given back unstarted where it does not fit.
     pub(super) async fn claim_compared(&self, wants: &[Want]) -> Result<Vec<Claim>, StoreError> {
-        for _ in 0..COMPARISONS_MAX {
-            let Some(connections) = self.compared().await? else { return Ok(Vec::new()) };
-            let claims = self.store.claim(&self.config.worker, wants).await?;
-            if self.store.reconnects() == connections {
-                return self.note_claims(claims).await;
-            }
-            self.give_back(&claims).await?;
+        let Some(connections) = self.compared().await? else { return Ok(Vec::new()) };
+        let claims = self.store.claim(&self.config.worker, wants).await?;
+        // An error is no yes either, and what was claimed must not be left lying.
+        if self.store.reconnects() == connections || matches!(self.compared().await, Ok(Some(_))) {
+            return self.note_claims(claims).await;
         }
+        self.give_back(&claims).await?;
         Ok(Vec::new())
     }
 

@@ -152,7 +152,7 @@ impl Prober {
 async fn claim(shared: &Shared, wants: Vec<ProbeWant>) -> Result<Vec<(DueProbe, Pass)>, StoreError> {
     let Some(connections) = shared.compared().await? else { return Ok(Vec::new()) };
     let due = budget::claim_probes(shared, wants).await?;
-    if shared.store.reconnects() == connections {
+    if shared.store.reconnects() == connections || matches!(shared.compared().await, Ok(Some(_))) {
         return Ok(due);
     }
     for (probe, pass) in &due {
