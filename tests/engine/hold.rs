@@ -32,7 +32,7 @@ on_every_database! {
     what_cannot_have_been_sent_before_the_hold_stays_certain,
     a_worker_that_remembers_nothing_respects_a_hold,
     a_lifted_hold_is_not_entered_again,
-    a_claim_on_a_connection_that_nobody_compared_is_given_back_and_made_again,
+    a_claim_on_a_new_connection_is_kept_where_the_server_is_the_one_that_we_knew,
     a_prober_compares_before_it_asks,
 }
 on_postgres! {
@@ -254,7 +254,7 @@ async fn a_lifted_hold_is_not_entered_again(db: &TestDatabase) {
     assert_eq!(db.store.hold().await.expect("the hold is readable"), None);
 }
 
-async fn a_claim_on_a_connection_that_nobody_compared_is_given_back_and_made_again(db: &TestDatabase) {
+async fn a_claim_on_a_new_connection_is_kept_where_the_server_is_the_one_that_we_knew(db: &TestDatabase) {
     let (downstream, store) = (always(), FaultyStore::over(db.store.clone()));
     let id = db.insert("pay", "k").await;
     store.move_during(Op::Claim, 2);
@@ -265,10 +265,10 @@ async fn a_claim_on_a_connection_that_nobody_compared_is_given_back_and_made_aga
     ));
     reaches(db, id, State::Succeeded).await;
     worker.drain().await;
-    assert_eq!((store.faults_hit(), calls(&downstream, "k")), (2, 1));
-    assert!(store.calls(Op::Claim) >= 3, "{}", store.calls(Op::Claim));
+    assert!(store.faults_hit() > 0, "no claim ran on a new connection");
+    assert_eq!(calls(&downstream, "k"), 1);
     let status = db.status(id).await;
-    assert_eq!(status.attempts, 1, "what was given back counts nothing: {status:?}");
+    assert_eq!(status.attempts, 1, "{status:?}");
 }
 
 async fn a_prober_compares_before_it_asks(db: &TestDatabase) {
