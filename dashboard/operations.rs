@@ -45,7 +45,8 @@ pub struct Operations(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     watched: OnceLock<Watched>,
-    reached: Cached<Result<(), String>>,
+    /// Why nothing may be sent, if there is something.
+    reached: Cached<Result<Option<String>, String>>,
     gauges: Cached<Result<Gauges, String>>,
 }
 
@@ -89,8 +90,8 @@ async fn readiness(inner: &Inner) -> (bool, Value) {
     };
     let mut reasons = Vec::new();
     let probe = || async {
-        match tokio::time::timeout(PROBE_MAX, watched.database.now()).await {
-            Ok(Ok(_)) => Ok(()),
+        match tokio::time::timeout(PROBE_MAX, watched.database.hold()).await {
+            Ok(Ok(hold)) => Ok(hold.map(|hold| hold.reason)),
             Ok(Err(problem)) => Err(problem.to_string()),
             Err(_) => Err(format!("the database did not answer within {} s", PROBE_MAX.as_secs())),
         }
@@ -101,6 +102,8 @@ async fn readiness(inner: &Inner) -> (bool, Value) {
     }
     let worker = watched.worker.as_ref().map(|(engine, stop)| {
         let pulse = engine.pulse();
+        // Only whoever sends is kept from its work by it: the dashboard is needed most now.
+        reasons.extend(reached.as_ref().as_ref().ok().and_then(Option::as_ref).map(on_hold));
         reasons.extend(not_working(pulse.age(), stop.drain.is_cancelled()));
         json!({
             "draining": stop.drain.is_cancelled(),
@@ -118,6 +121,10 @@ async fn readiness(inner: &Inner) -> (bool, Value) {
         "listener": { "heard_s_ago": listener },
     });
     (reasons.is_empty(), report)
+}
+
+fn on_hold(reason: &String) -> String {
+    format!("HOLD: {reason}; nothing is sent until somebody runs `aftercommit hold lift`")
 }
 
 /// Why a worker with this pulse does no work.

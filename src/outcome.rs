@@ -152,6 +152,8 @@ pub struct Response {
 pub struct Probed {
     /// What was seen.
     pub sighting: Sighting,
+    /// What that says of the origin which was asked.
+    pub contact: Contact,
     /// The downstream asked not to be called before this much time has passed.
     pub retry_after: Option<Duration>,
     /// A sentence for people: what was seen, without secrets.
@@ -178,8 +180,25 @@ pub enum Sighting {
 impl Probed {
     /// A sighting without a response.
     pub fn new(sighting: Sighting, reason: impl Into<String>) -> Self {
-        Self { sighting, retry_after: None, reason: reason.into(), response: None }
+        let contact = match sighting {
+            Sighting::Applied | Sighting::Unproven | Sighting::Absent => Contact::Answered,
+            Sighting::Unknown | Sighting::Impossible => Contact::None,
+        };
+        Self { sighting, contact, retry_after: None, reason: reason.into(), response: None }
     }
+}
+
+/// What a probe showed of the origin that it asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contact {
+    /// Nothing: nobody was asked.
+    None,
+    /// It answered, whatever it said of the effect.
+    Answered,
+    /// It answered that it does not take our credentials.
+    Refused,
+    /// It did not answer, or only that it is broken.
+    Failed,
 }
 
 impl Outcome {

@@ -80,7 +80,7 @@ impl Policy {
 }
 
 /// A number in [0, 1) that depends on nothing but (id, attempt).
-fn unit(id: EffectId, attempt: u32) -> f64 {
+pub(crate) fn unit(id: EffectId, attempt: u32) -> f64 {
     let mut hash = Sha256::new();
     hash.update(id.get().to_be_bytes());
     hash.update(attempt.to_be_bytes());

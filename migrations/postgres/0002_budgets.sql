@@ -60,9 +60,11 @@ CREATE OR REPLACE VIEW aftercommit.status_of_all AS
          WHEN q.lane = 'r' OR q.due_at <= statement_timestamp() THEN 'ready'
          WHEN q.tries > 0 THEN 'retrying'
          ELSE 'scheduled' END AS state,
-    CASE WHEN q.id IS NULL OR q.claimed OR q.lane = 'd' THEN NULL
+    -- What awaits a probe that is due is held by the same.
+    CASE WHEN q.id IS NULL OR q.claimed OR (q.lane = 'd' AND coalesce(q.due_at > statement_timestamp(), true)) THEN NULL
          WHEN d.paused_at IS NOT NULL OR h.paused_until > statement_timestamp() THEN 'pause'
          WHEN h.open_until IS NOT NULL THEN 'breaker'
+         WHEN q.lane = 'd' THEN NULL
          WHEN NOT EXISTS (SELECT FROM aftercommit.workers AS w
                           WHERE w.seen_at > statement_timestamp() - interval '30 seconds' AND q.downstream = ANY (w.downstreams))
            THEN 'unserved'

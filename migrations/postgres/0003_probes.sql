@@ -15,6 +15,16 @@ CREATE TABLE aftercommit.probes (
   doubt         text                  -- why it is in doubt, without what probes showed
 );
 
+-- Histories that a probe began, having seen twice that what was sent before was not applied: an answer to that which comes late and
+-- says otherwise tells of a possible duplicate. `token` is the new history's: all claims before it have lesser ones. Kept for
+-- a month.
+CREATE TABLE aftercommit.absences (
+  effect_id bigint NOT NULL,
+  token     bigint NOT NULL,
+  seen_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+  PRIMARY KEY (effect_id, token)
+);
+
 -- The downstream stored a server error under the key: a probe's "absent" does not prove that it will not be applied.
 ALTER TABLE aftercommit.queue ADD COLUMN error_stored boolean NOT NULL DEFAULT false;
 
@@ -26,6 +36,7 @@ DO $roles$
 BEGIN
   IF to_regrole('aftercommit_worker') IS NOT NULL THEN
     GRANT SELECT, INSERT, UPDATE, DELETE ON aftercommit.probes TO aftercommit_worker;
+    GRANT SELECT, INSERT, DELETE ON aftercommit.absences TO aftercommit_worker;
   END IF;
   IF to_regrole('aftercommit_operator') IS NOT NULL THEN
     GRANT SELECT ON aftercommit.probes TO aftercommit_operator;

@@ -48,9 +48,11 @@ SELECT e.id, e.downstream, e.operation, e.idempotency_key,
         ELSE 'in_doubt'
     END AS state,
     CASE
-        WHEN q.id IS NULL OR q.lane = 'd' OR q.claimed = 1 THEN NULL
+        -- What awaits a probe that is due is held by the same.
+        WHEN q.id IS NULL OR q.claimed = 1 OR (q.lane = 'd' AND coalesce(q.due_at > (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000), 1)) THEN NULL
         WHEN d.paused_at IS NOT NULL OR h.paused_until > (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) THEN 'pause'
         WHEN h.open_until IS NOT NULL THEN 'breaker'
+        WHEN q.lane = 'd' THEN NULL
         WHEN NOT EXISTS (
             SELECT 1 FROM aftercommit_workers AS w, json_each(w.downstreams) AS served
             WHERE served.value = e.downstream AND w.seen_at > CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000 - 30000000) THEN 'unserved'

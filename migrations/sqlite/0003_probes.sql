@@ -13,6 +13,16 @@ CREATE TABLE aftercommit_probes (
     doubt         TEXT               -- why it is in doubt, without what probes showed
 ) STRICT;
 
+-- Histories that a probe began, having seen twice that what was sent before was not applied: an answer to that which comes late and
+-- says otherwise tells of a possible duplicate. `token` is the new history's: all claims before it have lesser ones. Kept for
+-- a month.
+CREATE TABLE aftercommit_absences (
+    effect_id INTEGER NOT NULL,
+    token     INTEGER NOT NULL,
+    seen_at   INTEGER NOT NULL,
+    PRIMARY KEY (effect_id, token)
+) STRICT, WITHOUT ROWID;
+
 -- The downstream stored a server error under the key: a probe's "absent" does not prove that it will not be applied.
 ALTER TABLE aftercommit_queue ADD COLUMN error_stored INTEGER NOT NULL DEFAULT 0 CHECK (error_stored IN (0, 1));
 

@@ -4,7 +4,7 @@
 //! database itself: what was claimed was held by nothing then. Settles have no part in any of it, and a downstream without a
 //! rate whose origin answers costs nothing but the look once a second.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -12,21 +12,25 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     Outages, Shared,
     attempt::Holding,
-    held_by::{Hold, Whose},
+    held_by::{Hold, Pass, Whose},
 };
 use crate::{
-    clock::{Boot, Timestamp},
+    clock::Timestamp,
     downstream::Served,
     error::StoreError,
-    store::Want,
+    schedule::unit,
+    store::{DueProbe, ProbeWant, Want},
 };
 
 /// How old the copy may become.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
 /// What was found is told with what is found in this time after it: a dead origin fails many calls at once.
 const TELL_LINGER: Duration = Duration::from_millis(5);
-/// A call that a rate granted must begin within this, or a stalled worker's would fall into somebody else's second.
-const GRANT_VALID: Duration = Duration::from_secs(1);
+/// A call that a rate granted must begin within this of its claim's answer, or a stalled worker's would fall into somebody else's
+/// second. Not of its grant: a claim that is slower than this would spend the rate and send nothing, for ever. So in any time
+/// the fleet begins at most a burst, and what the rate gives in that time, this, and as long as the slowest claim took; no call
+/// begins after its lease.
+pub(super) const GRANT_VALID: Duration = Duration::from_secs(1);
 /// A trial whose worker does not report is over this long after its call must have ended.
 const TRIAL_MARGIN: Duration = Duration::from_secs(2);
 /// When somebody else tries, look again after this.
@@ -35,8 +39,6 @@ const TRIAL_LOOK: Duration = Duration::from_millis(500);
 #[derive(Default)]
 pub(super) struct Admitted {
     pub(super) wants: Vec<Want>,
-    /// Until when calls that a rate granted may begin.
-    pub(super) send_by: HashMap<Arc<str>, Boot>,
     /// When there may be room for what was left out.
     pub(super) wake_in: Option<Duration>,
 }
@@ -79,11 +81,49 @@ pub(super) async fn admit(shared: &Shared, wants: Vec<Want>) -> Result<Admitted,
                 continue;
             }
             want.slots = want.slots.min(granted.calls);
-            admitted.send_by.insert(Arc::clone(&want.downstream), now.plus(GRANT_VALID));
         }
         admitted.wants.push(want);
     }
     Ok(admitted)
+}
+
+/// Claims the probes that no budget holds, as far as this worker knows; the claim asks the database itself.
+pub(super) async fn claim_probes(
+    shared: &Shared,
+    wants: Vec<ProbeWant>,
+) -> Result<Vec<(DueProbe, Pass)>, StoreError> {
+    let mut admitted = Vec::with_capacity(wants.len());
+    for mut want in wants {
+        match shared.budgets.hold(&want.downstream, want.origin.as_deref(), shared.clock.boot()) {
+            Hold::Free => {}
+            Hold::Paused | Hold::Until(_) => continue,
+            Hold::Trial => {
+                let origin = want.origin.as_deref().unwrap_or_default();
+                if !shared.store.begin_trial(origin, want.lease + TRIAL_MARGIN).await? {
+                    continue;
+                }
+                (want.slots, want.trial) = (1, true);
+            }
+        }
+        admitted.push(want);
+    }
+    if admitted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let claimed = shared.store.claim_probes(&admitted).await;
+    let due = claimed.as_deref().unwrap_or_default();
+    for want in admitted.iter().filter(|want| want.trial) {
+        if !due.iter().any(|probe| probe.effect.downstream == want.downstream) {
+            shared.budgets.end_trial(want.origin.as_ref());
+        }
+    }
+    let with_pass = |probe: DueProbe| {
+        let want = admitted.iter().find(|want| want.downstream == probe.effect.downstream);
+        let pass =
+            want.map(|want| Pass { trial: want.trial, origin: want.origin.clone(), ..Pass::default() });
+        (probe, pass.unwrap_or_default())
+    };
+    Ok(claimed?.into_iter().map(with_pass).collect())
 }
 
 /// Whether a claim for `wants` needs more than the claim.
@@ -119,14 +159,27 @@ pub(super) async fn pass(shared: &Shared, served: &Served, holding: &mut Holding
     holding.pass.origin = Some(origin);
 }
 
-/// Until when what holds this call will hold it; on the database's clock.
+/// Until when what holds this call will hold it; on the database's clock. What an effect's own origin holds is put off by a part
+/// of a trial more, each by another: a backlog that is due at one time would be claimed as a whole to find out that one may try.
 pub(super) fn held_until(shared: &Shared, holding: &Holding, now: Timestamp) -> Option<Timestamp> {
     let boot = shared.clock.boot();
     let downstream = &holding.claim.effect.downstream;
     match shared.budgets.hold(downstream, holding.pass.origin.as_deref(), boot) {
         Hold::Free | Hold::Paused => None,
-        Hold::Until(at) => Some(now.plus(boot.until(at))),
-        Hold::Trial => Some(now.plus(TRIAL_LOOK)),
+        Hold::Until(at) => Some(now.plus(boot.until(at)).plus(apart(shared, holding))),
+        Hold::Trial => Some(now.plus(TRIAL_LOOK).plus(apart(shared, holding))),
+    }
+}
+
+fn apart(shared: &Shared, holding: &Holding) -> Duration {
+    let effect = &holding.claim.effect;
+    match holding.pass.whose {
+        // It keeps its place: nothing of it is claimed meanwhile.
+        Whose::Downstream => Duration::ZERO,
+        Whose::Effect => {
+            let length = trial_length(&shared.served[&effect.downstream].served);
+            length.mul_f64(unit(effect.id, holding.claim.number))
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
     clock::{Boot, Timestamp},
     decision::{self, Decision, History},
     downstream::Terms,
-    outcome::{Finding, Outcome, Phase},
+    outcome::{Contact, Finding, Outcome, Phase, Probed, Sighting},
     store::{Holds, Next, Origin, Report, Sign},
 };
 
@@ -114,9 +114,30 @@ impl Budgets {
 
     /// Takes note of what a call under `pass` showed.
     pub(super) fn observe(&self, pass: &Pass, outcome: &Outcome, max_pause: Duration, now: Boot) {
+        self.note(pass, (sign(outcome), patience(outcome, max_pause)), &outcome.reason, now);
+    }
+
+    /// Takes note of what a probe under `pass` showed of the origin that it asked.
+    pub(super) fn observe_probe(&self, pass: &Pass, probed: &Probed, max_pause: Duration, now: Boot) {
+        let sign = match probed.contact {
+            Contact::None => Sign::Nothing,
+            Contact::Answered | Contact::Refused => Sign::Answered,
+            Contact::Failed => Sign::Failed,
+        };
+        let pause = match probed.sighting {
+            Sighting::Unknown => capped(probed.retry_after, max_pause),
+            Sighting::Applied | Sighting::Unproven | Sighting::Absent | Sighting::Impossible => None,
+        };
+        self.note(pass, (sign, pause), &probed.reason, now);
+    }
+
+    fn note(&self, pass: &Pass, (sign, pause): (Sign, Option<Duration>), reason: &str, now: Boot) {
         let Some(origin) = &pass.origin else { return };
-        let sign = sign(outcome, pass);
-        let pause = patience(outcome, max_pause);
+        let sign = match sign {
+            Sign::Failed if pass.trial => Sign::TrialFailed,
+            Sign::Nothing if pass.trial => Sign::TrialEnded,
+            Sign::Answered | Sign::Failed | Sign::TrialFailed | Sign::TrialEnded | Sign::Nothing => sign,
+        };
         let untroubled = !self.troubled();
         match (sign, pause) {
             (Sign::Nothing, None) => return,
@@ -129,7 +150,7 @@ impl Budgets {
             return;
         }
         local.origins.entry(Arc::clone(origin)).or_default().learn(sign, pause, now);
-        let reason = if sign == Sign::Answered && pause.is_none() { "" } else { outcome.reason.as_str() };
+        let reason = if sign == Sign::Answered && pause.is_none() { "" } else { reason };
         local.reports.push(Report { origin: Arc::clone(origin), sign, pause, reason: reason.to_owned() });
         self.mark(local);
         self.found.notify_one();
@@ -266,8 +287,8 @@ impl Trouble {
 }
 
 /// What an outcome says about the health of the origin that it came from.
-fn sign(outcome: &Outcome, pass: &Pass) -> Sign {
-    let sign = match (outcome.finding, outcome.phase) {
+fn sign(outcome: &Outcome) -> Sign {
+    match (outcome.finding, outcome.phase) {
         (_, Phase::Render | Phase::Lease) | (Finding::LeaseEnded, _) => Sign::Nothing,
         (Finding::NotApplied, Phase::Connect) | (Finding::Unknown, _) => Sign::Failed,
         (
@@ -280,20 +301,18 @@ fn sign(outcome: &Outcome, pass: &Pass) -> Sign {
             | Finding::InProgress,
             Phase::Connect | Phase::Send | Phase::Answer | Phase::Done,
         ) => Sign::Answered,
-    };
-    match sign {
-        Sign::Failed if pass.trial => Sign::TrialFailed,
-        Sign::Nothing if pass.trial => Sign::TrialEnded,
-        Sign::Answered | Sign::Failed | Sign::TrialFailed | Sign::TrialEnded | Sign::Nothing => sign,
     }
+}
+
+/// An origin is left alone for as long as it asks for, but not for ever.
+fn capped(asked: Option<Duration>, max_pause: Duration) -> Option<Duration> {
+    asked.map(|asked| asked.min(max_pause)).filter(|pause| !pause.is_zero())
 }
 
 /// How long the origin asked to be left alone; what it said of one key, or of one request, is no business of the others.
 fn patience(outcome: &Outcome, max_pause: Duration) -> Option<Duration> {
     match outcome.finding {
-        Finding::NotApplied | Finding::Unknown => {
-            outcome.retry_after.map(|asked| asked.min(max_pause)).filter(|pause| !pause.is_zero())
-        }
+        Finding::NotApplied | Finding::Unknown => capped(outcome.retry_after, max_pause),
         Finding::Applied
         | Finding::AlreadyDone
         | Finding::Rejected(_)

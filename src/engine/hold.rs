@@ -6,24 +6,19 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::Mutex;
 
-use super::Shared;
+use super::{
+    Shared,
+    memory::{Journal, Proof, Trace, Writer},
+    settle,
+};
 use crate::{
     clock::Boot,
     error::StoreError,
     store::{
-        Claim,
+        Claim, Next, Settlement, Want,
         identity::{Hold, Identity, Mismatch, Remembered, Verdict, compare, lost_claim},
     },
 };
-
-/// Where a worker remembers a database, outside of it.
-pub trait Journal: Send + Sync {
-    /// What was remembered before this process began.
-    fn recall(&self) -> Option<Remembered>;
-
-    /// Remembers. It may wait for a disk; one that fails is to say so, since nobody can do anything about it here.
-    fn write(&self, seen: &Remembered);
-}
 
 /// Between two looks while nothing seems to have changed: behind a pooler nobody tells of a failover.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -31,6 +26,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const HELD_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A claim is written into the journal at most this often.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
+/// Whoever meets new connections again and again claims nothing in this round.
+const COMPARISONS_MAX: u32 = 10;
 /// Between two log lines about the same HOLD.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 
@@ -39,6 +36,8 @@ const SAY_EVERY: Duration = Duration::from_secs(60);
 pub(super) struct Watch {
     /// `None`: it remembers as long as it runs.
     pub(super) journal: Option<Arc<dyn Journal>>,
+    pub(super) proof: Proof,
+    writer: Writer,
     state: Mutex<State>,
 }
 
@@ -62,6 +61,7 @@ impl Shared {
         let mut state = self.watch.state.lock().await;
         if !state.recalled {
             state.known = self.recall().await;
+            self.watch.proof.begin(state.known.as_ref());
             state.recalled = true;
         }
         let now = self.clock.boot();
@@ -70,12 +70,15 @@ impl Shared {
             return Ok(!state.held);
         }
         let found = self.store.identity().await?;
+        if let Some(known) = &mut state.known {
+            (known.last_claim, known.exact) = self.watch.proof.last();
+        }
         self.judge(&mut state, &found).await?;
         let hold = self.store.hold().await?;
         self.mark(hold.as_ref()).await?;
         match hold {
             Some(hold) => self.say(&mut state, &hold, now),
-            None => self.clear(&mut state, &found).await,
+            None => self.clear(&mut state, &found),
         }
         let again = if state.held { HELD_LOOK_EVERY } else { LOOK_EVERY };
         state.connections = Some(connections);
@@ -112,7 +115,9 @@ impl Shared {
     /// Every worker helps: the one that found it may have ended.
     async fn mark(&self, hold: Option<&Hold>) -> Result<(), StoreError> {
         if hold.is_some_and(|hold| hold.went_back && !hold.marked) {
-            while self.store.mark_uncertain().await? {}
+            let leases = self.served.values().map(|serving| serving.served.lease);
+            let longest = leases.max().unwrap_or_default();
+            while self.store.mark_uncertain(longest).await? {}
         }
         Ok(())
     }
@@ -129,16 +134,21 @@ impl Shared {
         }
     }
 
-    async fn clear(&self, state: &mut State, found: &Identity) {
+    fn clear(&self, state: &mut State, found: &Identity) {
         if state.held {
             tracing::info!("the HOLD was lifted; going on");
             state.held = false;
             state.said_at = None;
         }
-        let before = state.known.take().filter(|known| known.installation == found.installation);
-        let (token, last_claim) = before.map_or((0, None), |known| (known.token, known.last_claim));
-        let known = Remembered { token, last_claim, ..Remembered::of(found) };
-        self.write(known.clone(), false).await;
+        let known = Remembered::after(state.known.as_ref(), found);
+        let accepted = state
+            .known
+            .as_ref()
+            .is_some_and(|before| before.installation != known.installation || before.epoch != known.epoch);
+        if accepted {
+            self.watch.proof.forget();
+        }
+        self.write(Remembered { exact: false, ..known.clone() });
         state.known = Some(known);
     }
 
@@ -148,7 +158,7 @@ impl Shared {
         let newest = claims.iter().max_by_key(|claim| claim.token());
         let oldest = claims.iter().map(|claim| claim.token().get()).min();
         let (Some(newest), Some(oldest)) = (newest, oldest) else { return Ok(claims) };
-        let (token, effect) = (newest.token().get(), newest.effect.id.get());
+        let token = newest.token().get();
         let mut state = self.watch.state.lock().await;
         let now = self.clock.boot();
         let Some(known) = &mut state.known else { return Ok(claims) };
@@ -157,14 +167,13 @@ impl Shared {
             tracing::error!(oldest, "a claim came under a token that was drawn before: it is not sent");
             return Ok(Vec::new());
         }
-        (known.token, known.last_claim) = (token, Some((token, effect)));
+        known.token = token;
+        self.watch.proof.claimed(&claims);
+        let (last_claim, _) = self.watch.proof.last();
+        let seen = Remembered { last_claim, exact: false, ..known.clone() };
         if state.written_at.is_none_or(|at| now - at >= WRITE_EVERY) {
             state.written_at = Some(now);
-            let known = state.known.clone();
-            drop(state);
-            if let Some(known) = known {
-                self.write(known, false).await;
-            }
+            self.write(seen);
         }
         Ok(claims)
     }
@@ -173,7 +182,9 @@ impl Shared {
     pub(super) async fn close_journal(&self) {
         let known = self.watch.state.lock().await.known.clone();
         if let Some(known) = known {
-            self.write(known, true).await;
+            let (last_claim, exact) = self.watch.proof.last();
+            self.write(Remembered { last_claim, exact, ..known });
+            self.watch.writer.finish().await;
         }
     }
 
@@ -183,13 +194,52 @@ impl Shared {
         recalled.unwrap_or_default()
     }
 
-    /// Not on the runtime's threads: a disk may be slow.
-    async fn write(&self, known: Remembered, exact: bool) {
-        let Some(journal) = self.watch.journal.clone() else { return };
-        let written =
-            tokio::task::spawn_blocking(move || journal.write(&Remembered { exact, ..known })).await;
-        if let Err(error) = written {
-            tracing::error!(%error, "the journal could not be written");
+    fn write(&self, known: Remembered) {
+        if let Some(journal) = &self.watch.journal {
+            self.watch.writer.write(journal, known);
         }
+    }
+
+    /// One claimed effect is settled: whether its claim leaves a trace.
+    pub(super) fn note_settled(&self, settlement: &Settlement, trace: Trace) {
+        self.watch.proof.settled((settlement.token.get(), settlement.id.get()), trace);
+    }
+
+    /// Compares until it is known to which connections the answer applies; `None` where nothing may be claimed.
+    pub(super) async fn compared(&self) -> Result<Option<u64>, StoreError> {
+        for _ in 0..COMPARISONS_MAX {
+            let connections = self.store.reconnects();
+            if !self.is_clear().await? {
+                return Ok(None);
+            }
+            if self.store.reconnects() == connections {
+                return Ok(Some(connections));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Claims from a database that was compared. Where a connection was made meanwhile, the claim may have run on another
+    /// server: that one is compared before anything is handed out, and the claim is given back unstarted where it does not fit.
+    pub(super) async fn claim_compared(&self, wants: &[Want]) -> Result<Vec<Claim>, StoreError> {
+        let Some(connections) = self.compared().await? else { return Ok(Vec::new()) };
+        let claims = self.store.claim(&self.config.worker, wants).await?;
+        // An error is no yes either, and what was claimed must not be left lying.
+        if self.store.reconnects() == connections || matches!(self.compared().await, Ok(Some(_))) {
+            return self.note_claims(claims).await;
+        }
+        self.give_back(&claims).await?;
+        Ok(Vec::new())
+    }
+
+    async fn give_back(&self, claims: &[Claim]) -> Result<(), StoreError> {
+        let unstarted: Vec<Settlement> =
+            claims.iter().map(|claim| settle::unstarted(claim, &Next::GiveBack, None)).collect();
+        let mut tokens: Vec<_> = claims.iter().map(Claim::token).collect();
+        tokens.dedup();
+        if !unstarted.is_empty() {
+            self.store.settle(&unstarted, &tokens).await?;
+        }
+        Ok(())
     }
 }

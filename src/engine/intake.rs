@@ -122,13 +122,14 @@ impl Intake {
             .filter(|name| !wants.iter().any(|want| want.downstream == **name))
             .cloned()
             .collect();
-        let Admitted { wants, send_by, wake_in } = self.admit(wants).await?;
+        let Admitted { wants, wake_in } = self.admit(wants).await?;
         if wants.is_empty() {
             return Ok(Round { claimed: 0, hungry, wake_in });
         }
         let boot = self.shared.clock.boot();
         let claims = self.ask(wants.clone()).await?;
-        let ahead = self.shared.clock.boot() - boot;
+        let answered = self.shared.clock.boot();
+        let ahead = answered - boot;
         self.shared.figures.beat(Beat::Claim, boot);
         let claimed = claims.len();
         Counters::add(&self.shared.counters.claimed, claimed);
@@ -142,10 +143,11 @@ impl Intake {
             let Some(first) = mine.first() else { continue };
             let base = Base { boot, at: first.claimed_at, ahead };
             let held = self.shared.leases.hold(first.token(), want.lease, boot, mine.len());
-            let origin = self.shared.served[&want.downstream].served.origin.clone();
-            let send_by = send_by.get(&want.downstream).copied();
+            let send_by =
+                self.shared.served[&want.downstream].served.rate.map(|_| answered.plus(budget::GRANT_VALID));
             for claim in mine {
-                let pass = Pass { trial: want.trial, send_by, origin: origin.clone(), ..Pass::default() };
+                let pass =
+                    Pass { trial: want.trial, send_by, origin: want.origin.clone(), ..Pass::default() };
                 self.hand_out(Holding { claim: claim.clone(), held: held.clone(), base, pass });
             }
         }
@@ -179,13 +181,7 @@ impl Intake {
     async fn ask(&self, wants: Vec<Want>) -> Result<Vec<Claim>, StoreError> {
         let shared = self.shared.clone();
         self.tracker
-            .spawn(async move {
-                if !shared.is_clear().await? {
-                    return Ok(Vec::new());
-                }
-                let claims = shared.store.claim(&shared.config.worker, &wants).await?;
-                shared.note_claims(claims).await
-            })
+            .spawn(async move { shared.claim_compared(&wants).await })
             .await
             .map_err(|error| StoreError::Unsupported(format!("the claim's task ended badly: {error}")))?
     }
@@ -214,6 +210,7 @@ impl Intake {
                         slots,
                         lease: serving.served.lease,
                         terms: terms.get(*name).cloned().unwrap_or_default(),
+                        origin: serving.served.origin.clone(),
                         trial: false,
                     }),
                     None => {}

@@ -47,7 +47,7 @@ fn say(shared: &Shared, answer: &LateAnswer, late: Late) {
         Late::Contradicts => {
             debug_assert_eq!(answer.attempt.verdict, Verdict::Applied);
             Counters::add(&shared.counters.possible_duplicates, 1);
-            tracing::error!(%effect, "POSSIBLE DUPLICATE: a late answer says applied, but a person had resolved it as not applied, or it was superseded");
+            tracing::error!(%effect, "POSSIBLE DUPLICATE: a late answer says applied, but a person had resolved it as not applied, probes had shown it absent, or it was superseded");
         }
     }
 }

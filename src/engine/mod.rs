@@ -15,6 +15,7 @@ mod hold;
 mod intake;
 mod late;
 mod lease;
+mod memory;
 mod outage;
 mod probe;
 mod renew;
@@ -37,7 +38,7 @@ use tokio_util::task::TaskTracker;
 
 pub use config::{Config, LEASE_MARGIN, SETTLE_BATCH_MAX, SETTLE_LINGER, SWEEP_INTERVAL, Stop};
 pub use figures::{ATTEMPT_BUCKETS_MS, DownstreamFigures, LAG_BUCKETS_MS, Pulse, Timings};
-pub use hold::Journal;
+pub use memory::Journal;
 pub use report::Report;
 pub use retention::{Manner, Purged, purge};
 

@@ -3,8 +3,13 @@
 //!
 //! A probe is claimed like an attempt, by putting its time off: a worker that is killed loses nothing, since its probes are due
 //! again then. What it says is refused once a person, a late answer or another probe was there first.
+//!
+//! Probes keep to pauses and breakers like calls, and tell the fleet what they show of their origin; one that is due may be the
+//! call that finds out whether an open origin answers again, since there may be nothing else left to send to it. They are not
+//! counted in a rate: so few at one time, each put off by its policy, that a rate which is worth the name has room for them.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     panic::AssertUnwindSafe,
     sync::{
@@ -18,13 +23,17 @@ use futures_util::FutureExt;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::task::TaskTracker;
 
-use super::{Counters, LEASE_MARGIN, Outages, Shared, Stop, lease::Base};
+use super::{
+    Counters, LEASE_MARGIN, Outages, Shared, Stop, budget,
+    held_by::{Budgets, Hold, Pass},
+    lease::Base,
+};
 use crate::{
     clock::{Boot, Clock},
     decision::{Decision, Looked, REQUEST_CHANGED, decide_probe},
     downstream::{Closed, Gate, Probe, Served, Terms},
     error::StoreError,
-    outcome::{Probed, Sighting},
+    outcome::{Contact, Probed, Sighting},
     store::{DueProbe, Next, ProbeSettlement, ProbeWant, Settled},
 };
 
@@ -93,6 +102,8 @@ impl Prober {
                 slots: u32::try_from(slots.available_permits()).unwrap_or(u32::MAX),
                 // Room to write down what was seen within the limit.
                 lease: limit(&self.shared.served[name].served) + LEASE_MARGIN,
+                origin: self.shared.served[name].served.origin.clone(),
+                trial: false,
             })
             .collect();
         if wants.is_empty() {
@@ -101,19 +112,19 @@ impl Prober {
         let boot = self.shared.clock.boot();
         // In a task of its own, since a database future must not be dropped half-way.
         let shared = self.shared.clone();
-        let asked = self.tracker.spawn(async move { shared.store.claim_probes(&wants).await });
+        let asked = self.tracker.spawn(async move { claim(&shared, wants).await });
         let due = asked
             .await
             .map_err(|error| StoreError::Unsupported(format!("the claim's task ended badly: {error}")))??;
         let ahead = self.shared.clock.boot() - boot;
         let claimed = due.len();
-        for probe in due {
-            self.hand_out(probe, boot, ahead);
+        for (probe, pass) in due {
+            self.hand_out(probe, pass, (boot, ahead));
         }
         Ok(claimed)
     }
 
-    fn hand_out(&self, due: DueProbe, boot: Boot, ahead: Duration) {
+    fn hand_out(&self, due: DueProbe, pass: Pass, (boot, ahead): (Boot, Duration)) {
         let permit = self.slots[&due.effect.downstream]
             .clone()
             .try_acquire_owned()
@@ -122,7 +133,7 @@ impl Prober {
         let base = Base { boot, at: due.claimed_at, ahead };
         self.shared.probing.fetch_add(1, Ordering::SeqCst);
         self.tracker.spawn(async move {
-            ask(&shared, &due, base, &stop).await;
+            ask(&shared, &due, (base, pass), &stop).await;
             shared.probing.fetch_sub(1, Ordering::SeqCst);
             drop(permit);
             freed.notify_one();
@@ -135,6 +146,22 @@ impl Prober {
             self.freed.notified().await;
         }
     }
+}
+
+/// Claims probes from a database that was compared; else gives them back unmade.
+async fn claim(shared: &Shared, wants: Vec<ProbeWant>) -> Result<Vec<(DueProbe, Pass)>, StoreError> {
+    let Some(connections) = shared.compared().await? else { return Ok(Vec::new()) };
+    let due = budget::claim_probes(shared, wants).await?;
+    if shared.store.reconnects() == connections || matches!(shared.compared().await, Ok(Some(_))) {
+        return Ok(due);
+    }
+    for (probe, pass) in &due {
+        if pass.trial {
+            shared.budgets.end_trial(pass.origin.as_ref());
+        }
+        shared.store.settle_probe(&probe.settlement(Next::GiveBack)).await?;
+    }
+    Ok(Vec::new())
 }
 
 /// Whether a probe that this worker could make is due, or open.
@@ -162,12 +189,15 @@ fn limit(served: &Served) -> Duration {
 }
 
 /// Asks, decides, and writes it down. Stopped at once, it writes nothing: the probe is due again when its lease ends.
-async fn ask(shared: &Shared, due: &DueProbe, base: Base, stop: &Stop) {
+async fn ask(shared: &Shared, due: &DueProbe, (base, pass): (Base, Pass), stop: &Stop) {
     let served = &shared.served[&due.effect.downstream].served;
     let until = base.boot.plus(limit(served) + LEASE_MARGIN);
     let terms = match sensible(due, served.terms_of(due.effect.operation.as_deref())) {
         Ok(terms) => terms,
         Err(why) => {
+            if pass.trial {
+                shared.budgets.end_trial(pass.origin.as_ref());
+            }
             let why = format!("{}; it is not probed: {why}", due.doubt.why);
             let settlement = due.settlement(Next::Decided(Decision::Park(why)));
             return write(shared, due, settlement, (until, stop)).await;
@@ -177,6 +207,9 @@ async fn ask(shared: &Shared, due: &DueProbe, base: Base, stop: &Stop) {
         clock: shared.clock.clone(),
         drain: stop.drain.clone(),
         until: base.boot.plus(limit(served)),
+        budgets: shared.budgets.clone(),
+        downstream: due.effect.downstream.clone(),
+        pass: pass.clone(),
         shut: AtomicBool::new(false),
     });
     let probe = Probe {
@@ -186,22 +219,26 @@ async fn ask(shared: &Shared, due: &DueProbe, base: Base, stop: &Stop) {
         gate: gate.clone(),
     };
     let asking = AssertUnwindSafe(served.downstream.probe(&probe)).catch_unwind();
-    let probed = tokio::select! {
+    let failed = |why: String| Probed { contact: Contact::Failed, ..Probed::new(Sighting::Unknown, why) };
+    let mut probed = tokio::select! {
         answered = tokio::time::timeout(limit(served), asking) => match answered {
             Ok(Ok(probed)) => probed,
             Ok(Err(_panic)) => {
                 Counters::add(&shared.counters.panics, 1);
-                Probed::new(Sighting::Unknown, "the downstream's code panicked")
+                failed("the downstream's code panicked".to_owned())
             }
-            Err(_) => Probed::new(Sighting::Unknown, format!("no answer within {:?}", limit(served))),
+            Err(_) => failed(format!("no answer within {:?}", limit(served))),
         },
         () = stop.abort.cancelled() => return,
     };
     let settlement = if gate.shut.load(Ordering::SeqCst) {
+        probed.contact = Contact::None;
+        shared.budgets.observe_probe(&pass, &probed, Duration::ZERO, shared.clock.boot());
         due.settlement(Next::GiveBack)
     } else {
         Counters::add(&shared.counters.probed, 1);
-        settlement(shared, due, terms, probed, base)
+        let terms = heard(shared, due, terms, (&probed, &pass)).await;
+        settlement(shared, due, &terms, probed, base)
     };
     write(shared, due, settlement, (until, stop)).await;
 }
@@ -217,6 +254,22 @@ fn sensible<'t>(due: &DueProbe, terms: Option<&'t Terms>) -> Result<&'t Terms, &
         return Err(REQUEST_CHANGED);
     }
     Ok(terms)
+}
+
+/// The fleet hears what the probe showed of its origin, like what a call shows. The terms to decide under.
+async fn heard<'t>(
+    shared: &Shared,
+    due: &DueProbe,
+    terms: &'t Terms,
+    (probed, pass): (&Probed, &Pass),
+) -> Cow<'t, Terms> {
+    shared.budgets.observe_probe(pass, probed, terms.policy.max_pause, shared.clock.boot());
+    if probed.contact != Contact::Refused {
+        return Cow::Borrowed(terms);
+    }
+    budget::pause_refused(shared, &due.effect.downstream, &probed.reason).await;
+    let policy = terms.policy.after_refused_credentials();
+    Cow::Owned(Terms { policy, ..terms.clone() })
 }
 
 fn settlement(shared: &Shared, due: &DueProbe, terms: &Terms, probed: Probed, base: Base) -> ProbeSettlement {
@@ -246,7 +299,7 @@ async fn write(shared: &Shared, due: &DueProbe, settlement: ProbeSettlement, (un
             Ok(Settled::Done) => return say(shared, due, &settlement),
             Ok(Settled::Lost | Settled::Reconsider { .. }) => {
                 Counters::add(&shared.counters.fenced, 1);
-                tracing::info!(effect = %due.effect.id, "what a probe showed came too late: the effect was settled meanwhile");
+                tracing::info!(effect = %due.effect.id, "what a probe showed came too late: the effect was settled, or the fleet put on HOLD, meanwhile");
                 return;
             }
             Err(error) => outages.report("settling a probe", &error),
@@ -287,6 +340,9 @@ struct Door {
     clock: Arc<dyn Clock>,
     drain: tokio_util::sync::CancellationToken,
     until: Boot,
+    budgets: Arc<Budgets>,
+    downstream: Arc<str>,
+    pass: Pass,
     /// It refused: what the downstream makes of that shows nothing.
     shut: AtomicBool,
 }
@@ -296,7 +352,10 @@ impl Gate for Door {
         let closed = if self.drain.is_cancelled() {
             Some(Closed::Stopping)
         } else {
-            (self.clock.boot() >= self.until).then_some(Closed::TooLate)
+            let now = self.clock.boot();
+            let hold = self.budgets.hold(&self.downstream, self.pass.origin.as_deref(), now);
+            let free = hold == Hold::Free || (hold == Hold::Trial && self.pass.trial);
+            if now >= self.until { Some(Closed::TooLate) } else { (!free).then_some(Closed::Held) }
         };
         match closed {
             None => Ok(()),

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Counters, Outages, SETTLE_BATCH_MAX, SETTLE_LINGER, Shared, attempt::Holding, intake::Slot, late,
-    lease::Held,
+    lease::Held, memory::Trace,
 };
 use crate::{
     clock::Timestamp,
@@ -132,7 +132,7 @@ impl Settling {
     }
 }
 
-fn unstarted(claim: &Claim, next: &Next, sweep_at: Option<Timestamp>) -> Settlement {
+pub(super) fn unstarted(claim: &Claim, next: &Next, sweep_at: Option<Timestamp>) -> Settlement {
     Settlement {
         id: claim.effect.id,
         token: claim.token(),
@@ -334,6 +334,8 @@ async fn sort_out(
             }
             Settled::Done => {
                 Counters::add(&shared.counters.settled, 1);
+                let trace = if settling.is_unstarted() { Trace::None } else { Trace::Logged };
+                shared.note_settled(settlement, trace);
                 say(&settling, settlement);
                 measure(shared, &settling, settlement);
                 if let Next::Decided(Decision::RetryAt(due)) = &settlement.decision {
@@ -342,6 +344,7 @@ async fn sort_out(
             }
             Settled::Lost => {
                 Counters::add(&shared.counters.fenced, 1);
+                shared.note_settled(settlement, Trace::None);
                 tracing::warn!(effect = %settlement.id, token = settlement.token.get(), "the lease was lost: the settle was refused");
                 let downstream = settling.claim.effect.downstream.clone();
                 lost.extend(settling.late_answer(&shared.config.worker).map(|answer| (downstream, answer)));

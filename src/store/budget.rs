@@ -48,7 +48,8 @@ pub trait Budget: Send + Sync {
     async fn holds(&self, downstreams: &[Arc<str>]) -> Result<Holds, StoreError>;
 
     /// Takes up to `wanted` calls from the rate that the fleet shares, when anything is due; a database that waits for others
-    /// gives fewer, never more. What is not used should be given back.
+    /// gives fewer, never more. What is not used should be given back. Whoever asks brings the rate: where the last one to
+    /// register has none, the fleet's row is made anew.
     async fn take(&self, downstream: &str, rate: Rate, wanted: u32) -> Result<Granted, StoreError>;
 
     /// Gives calls back that were taken and not made.

@@ -37,6 +37,9 @@ pub struct Want {
     pub lease: Duration,
     /// The registered terms of each operation (`None`: the default one), as [`super::Store::register`] numbered them.
     pub terms: Vec<(Option<String>, i64)>,
+    /// Where its calls go, as whoever claims is configured: what holds that origin holds the claim. The registered one may be
+    /// another worker's, before a change or after it.
+    pub origin: Option<Arc<str>>,
     /// The one call that finds out whether an origin whose breaker is open answers again ([`super::Budget::begin_trial`]).
     pub trial: bool,
 }
@@ -226,7 +229,8 @@ pub enum Late {
     Succeeded,
     /// It was *applied* and the effect is in flight: it succeeds when that attempt settles.
     Noted,
-    /// It was *applied*, and a person had said *not applied* (or the effect was superseded): logged, and loud.
+    /// It was *applied*, and a person had said *not applied*, a probe had shown so (or the effect was superseded): logged, and
+    /// loud. Where the effect was uncertain it succeeds all the same.
     Contradicts,
 }
 

@@ -7,6 +7,8 @@
 //! made is still there: the log is sequential, so everything before that is there too. (Tokens alone do not tell: a sequence
 //! is logged 32 numbers ahead, and may stand high although the claims that drew from it are gone.)
 
+use std::time::Duration;
+
 use crate::{clock::Timestamp, effect::EffectId, error::StoreError, store::Token, verb::Actor};
 
 /// What a database says of itself.
@@ -56,7 +58,23 @@ pub struct Remembered {
 }
 
 impl Remembered {
-    /// What is to be remembered of a database that was found to be the right one.
+    /// What is to be remembered of a database that was found to be the right one, after this: a cluster that could be told
+    /// once is not forgotten because it cannot be told now.
+    pub fn after(before: Option<&Self>, found: &Identity) -> Self {
+        let now = Self::of(found);
+        match before.filter(|before| before.installation == found.installation) {
+            None => now,
+            // A claim from before a lift may be one of those that are lost: it proves nothing any more.
+            Some(before) if before.epoch != found.epoch => Self { token: before.token, ..now },
+            Some(before) => Self {
+                system_identifier: now.system_identifier.or_else(|| before.system_identifier.clone()),
+                timeline: now.timeline.or(before.timeline),
+                ..before.clone()
+            },
+        }
+    }
+
+    /// What is to be remembered of a database that is seen for the first time.
     pub fn of(found: &Identity) -> Self {
         Self {
             installation: found.installation.clone(),
@@ -134,7 +152,7 @@ pub trait Identify: Send + Sync {
     /// Whether any trace of this claim is there: of the effect in flight, of its attempt, or of its outcome.
     async fn has_claim(&self, token: Token, effect: EffectId) -> Result<bool, StoreError>;
 
-    /// Writes down the cluster that this was found to be, unless it is on hold.
+    /// Writes down the cluster that this was found to be, as far as that is known, unless it is on hold.
     async fn accept(&self, found: &Identity) -> Result<(), StoreError>;
 
     /// Puts the fleet on HOLD, or adds to it; tokens go on above [`Mismatch::token_above`].
@@ -144,9 +162,11 @@ pub trait Identify: Send + Sync {
     async fn hold(&self) -> Result<Option<Hold>, StoreError>;
 
     /// Makes the next unfinished effects uncertain that were written before the HOLD began: `first_sent_at` is the known
-    /// one, else the later of `created_at` and `due_at`; terms that nobody knows are today's. Returns whether there are more.
-    /// Any number of workers may do it at one time.
-    async fn mark_uncertain(&self) -> Result<bool, StoreError>;
+    /// one, else the later of `created_at` and `due_at`; terms that nobody knows are today's. Their requests may travel for
+    /// another `lease`, the longest that is known; what probes showed, and a person's resend, is forgotten; what is in flight
+    /// waits again, and what its worker finds out comes in as a late answer. Returns whether there are more. Any number of
+    /// workers may do it at one time.
+    async fn mark_uncertain(&self, lease: Duration) -> Result<bool, StoreError>;
 
     /// Lifts the HOLD; the ordinary rules decide from now on. What the database is now is accepted.
     async fn lift_hold(&self, actor: &Actor) -> Result<Lifted, StoreError>;
@@ -223,6 +243,11 @@ fn compare_memory(remembered: &Remembered, found: &Identity) -> Verdict {
         );
     }
     if !differs(remembered.timeline.as_ref(), found.timeline.as_ref()) {
+        return Verdict::Same;
+    }
+    // The fleet accepted it, by what others remember: this one knows of nothing that contradicts them.
+    let accepted = found.accepted.as_ref().and_then(|accepted| accepted.timeline);
+    if !remembered.exact && found.timeline.is_some() && accepted == found.timeline {
         return Verdict::Same;
     }
     match remembered.last_claim {
@@ -333,6 +358,25 @@ mod tests {
         assert_eq!(compare(Some(&idle), &promoted), Verdict::Promoted);
         assert!(reason(compare(Some(&Remembered { exact: false, ..idle }), &promoted)).contains("promoted"));
         assert!(reason(compare(None, &promoted)).contains("promoted"));
+    }
+
+    #[test]
+    fn what_the_fleet_accepted_is_not_asked_again_by_who_cannot_tell() {
+        let cluster = Cluster { system_identifier: Some("7/5".to_owned()), timeline: Some(2) };
+        let accepted = Identity { timeline: Some(2), accepted: Some(cluster), ..found() };
+        let killed = Remembered { exact: false, ..remembered() };
+        assert_eq!(compare(Some(&killed), &accepted), Verdict::Same);
+        // Who knows its last claim for sure still asks for it.
+        let asked = Verdict::PromotedIf(Token::new(90), EffectId::new(8));
+        assert_eq!(compare(Some(&remembered()), &accepted), asked);
+    }
+
+    #[test]
+    fn what_cannot_be_told_now_does_not_take_the_place_of_what_was_known() {
+        let untold = Identity { system_identifier: None, timeline: None, ..found() };
+        assert_eq!(Remembered::after(Some(&remembered()), &untold), remembered());
+        let lifted = Remembered::after(Some(&remembered()), &Identity { epoch: 4, ..untold });
+        assert_eq!((lifted.timeline, lifted.last_claim, lifted.token), (None, None, 90));
     }
 
     #[test]

@@ -23,6 +23,10 @@ pub struct ProbeWant {
     pub slots: u32,
     /// A probe that is not settled after this long is due again: its worker was killed.
     pub lease: Duration,
+    /// Where it asks, as whoever claims is configured.
+    pub origin: Option<Arc<str>>,
+    /// The one question that finds out whether an origin whose breaker is open answers again ([`super::Budget::begin_trial`]).
+    pub trial: bool,
 }
 
 /// A worker's right to ask about one effect in doubt, and to say what was seen.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use aftercommit::store::identity::Mismatch;
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -14,6 +15,7 @@ use crate::support::{TestDatabase, on_every_database, on_postgres};
 
 on_every_database! {
     effects_that_nobody_serves_are_a_failure_in_every_listing,
+    a_fleet_on_hold_is_a_failure,
 }
 on_postgres! {
     a_server_that_does_not_keep_what_it_says_fails,
@@ -30,6 +32,20 @@ fn there(db: &TestDatabase, words: &[&str]) -> Command {
 
 fn findings(out: &str) -> Vec<Value> {
     out.lines().map(|line| serde_json::from_str(line).expect("one finding a line")).collect()
+}
+
+/// Trap T3: the loudest state must not look well.
+async fn a_fleet_on_hold_is_a_failure(db: &TestDatabase) {
+    let reason = "the database went back".to_owned();
+    let mismatch = Mismatch { reason, went_back: false, token_above: 0, epoch_above: 0 };
+    db.store.enter_hold("w1", &mismatch).await.expect("the fleet is put on hold");
+    let (status, out, _) = run(&mut there(db, &["doctor", "--json"]), SOON).await;
+    assert_eq!(status.code(), Some(1), "{out}");
+    let all = findings(&out);
+    let hold = all.iter().find(|one| one["check"] == "hold").expect("it is looked at");
+    assert_eq!(hold["level"], "fail", "{hold}");
+    assert!(hold["found"].as_str().is_some_and(|found| found.contains("the database went back")), "{hold}");
+    assert!(hold["remedy"].as_str().is_some_and(|remedy| remedy.contains("hold lift")), "{hold}");
 }
 
 /// CRASH-14.

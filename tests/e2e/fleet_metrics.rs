@@ -8,7 +8,7 @@ use tokio::{io::AsyncWriteExt as _, process::Command};
 
 use super::{
     environment,
-    processes::{Process, eventually, free_port},
+    processes::{Process, eventually, free_port, run_ok},
     servers::{Reply, SECRET, ScriptedServer},
     shop::{Shop, WORKER, payments},
     wire::{Message, get},
@@ -194,6 +194,19 @@ async fn a_worker_whose_database_is_away_is_alive_and_not_ready_and_a_draining_o
         .await;
     eventually("its listener is heard of", SOON, async || {
         ready(&address).await.is_some_and(|(_, said)| said["listener"]["heard_s_ago"].is_number())
+    })
+    .await;
+    let hold = "INSERT INTO aftercommit.hold (found_by, reason, went_back) VALUES ('w', 'tried', false)";
+    shop.database.execute(hold).await;
+    eventually("it says that it is on HOLD", SOON, async || {
+        ready(&address).await.is_some_and(|(status, said)| {
+            status == 503 && said["reasons"].to_string().contains("HOLD: tried")
+        })
+    })
+    .await;
+    run_ok(shop.command(&config).args(["hold", "lift", "--reason", "tried"]), SOON).await;
+    eventually("it is ready again", SOON, async || {
+        ready(&address).await.is_some_and(|(status, _)| status == 200)
     })
     .await;
     shop.database.execute(&effect(&shop, "payments", "slow")).await;

@@ -47,6 +47,7 @@ async fn given_up(store: &Arc<dyn Store>, which: u64, id: EffectId, patience: Du
         slots: 1,
         lease: Duration::from_secs(30),
         terms: Vec::new(),
+        origin: None,
         trial: false,
     };
     let (wants, registration, person) = ([want], registration(), person());

@@ -318,7 +318,7 @@ async fn one_hanging_target_with_a_backlog_does_not_delay_another(db: &TestDatab
 }
 
 /// Targets that effects name: the origin is known only once an effect is claimed.
-struct Endpoints(Arc<Scripted>);
+pub(super) struct Endpoints(pub(super) Arc<Scripted>);
 
 #[async_trait::async_trait]
 impl Downstream for Endpoints {

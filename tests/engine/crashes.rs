@@ -29,7 +29,7 @@ on_every_database!(
     a_key_whose_only_attempt_died_is_not_blocked_in_silence,
     what_is_in_flight_is_not_retried_by_anybody,
     a_backlog_that_is_stopped_in_the_middle_is_called_once_each,
-    a_worker_that_cannotrenewal_has_ended_its_call_before_another_sends,
+    a_worker_that_cannot_renew_has_ended_its_call_before_another_sends,
 );
 
 fn by_hand() -> Actor {
@@ -220,7 +220,7 @@ async fn a_backlog_that_is_stopped_in_the_middle_is_called_once_each(db: &TestDa
 
 /// LEASE-03: its renewals go nowhere, its call goes on; the timeout ends the call inside the lease, so that there is never a
 /// second one at the same time.
-async fn a_worker_that_cannotrenewal_has_ended_its_call_before_another_sends(db: &TestDatabase) {
+async fn a_worker_that_cannot_renew_has_ended_its_call_before_another_sends(db: &TestDatabase) {
     let cut = FaultyStore::over(db.store.clone());
     let slow = Scripted::by(|_| Script::Hang);
     let id = db.insert("pay", "k").await;

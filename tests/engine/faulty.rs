@@ -53,6 +53,8 @@ struct Plan {
     hold: HashMap<Op, Arc<Notify>>,
     calls: HashMap<Op, usize>,
     faults_hit: usize,
+    moves: HashMap<Op, usize>,
+    connections: u64,
 }
 
 /// The wrapper.
@@ -86,6 +88,11 @@ impl FaultyStore {
         self.plan.lock().unwrap().hold.entry(op).or_default().clone()
     }
 
+    /// The next `times` calls of `op` run on connections that are new.
+    pub(super) fn move_during(&self, op: Op, times: usize) {
+        self.plan.lock().unwrap().moves.insert(op, times);
+    }
+
     /// How often `op` was called.
     pub(super) fn calls(&self, op: Op) -> usize {
         self.plan.lock().unwrap().calls.get(&op).copied().unwrap_or(0)
@@ -106,6 +113,11 @@ impl FaultyStore {
             held.notified().await;
         }
         let mut plan = self.plan.lock().unwrap();
+        if let Some(left) = plan.moves.get_mut(&op).filter(|left| **left > 0) {
+            *left -= 1;
+            plan.connections += 1;
+            plan.faults_hit += 1;
+        }
         let fault = if plan.down {
             Some(Fault::Before)
         } else {
@@ -259,7 +271,7 @@ impl Store for FaultyStore {
 #[async_trait::async_trait]
 impl Identify for FaultyStore {
     fn reconnects(&self) -> u64 {
-        self.inner.reconnects()
+        self.inner.reconnects() + self.plan.lock().unwrap().connections
     }
 
     async fn identity(&self) -> Result<Identity, StoreError> {
@@ -283,8 +295,8 @@ impl Identify for FaultyStore {
         self.inner.hold().await
     }
 
-    async fn mark_uncertain(&self) -> Result<bool, StoreError> {
-        self.inner.mark_uncertain().await
+    async fn mark_uncertain(&self, lease: Duration) -> Result<bool, StoreError> {
+        self.inner.mark_uncertain(lease).await
     }
 
     async fn lift_hold(&self, actor: &Actor) -> Result<Lifted, StoreError> {

@@ -10,14 +10,19 @@ use aftercommit::{
     state::State,
     store::{
         RegisteredTerms,
-        identity::{Hold, Lifted, Remembered},
+        identity::{Hold, Identity, Lifted, Remembered},
     },
     verb::Actor,
 };
 
-use super::{PATIENCE, Running, engine, reaches, served};
+use super::{
+    PATIENCE, Running, engine,
+    faulty::{FaultyStore, Op},
+    reaches, served,
+};
 use crate::support::{
-    self, Scripted, TestDatabase, eventually, key_terms, none_terms, on_every_database, on_postgres,
+    self, Asked, Scripted, Settling, TestDatabase, Worker, eventually, key_terms, lookup_terms, none_terms,
+    on_every_database, on_postgres, registered,
 };
 
 on_every_database! {
@@ -27,12 +32,16 @@ on_every_database! {
     what_cannot_have_been_sent_before_the_hold_stays_certain,
     a_worker_that_remembers_nothing_respects_a_hold,
     a_lifted_hold_is_not_entered_again,
+    a_claim_on_a_new_connection_is_kept_where_the_server_is_the_one_that_we_knew,
+    a_prober_compares_before_it_asks,
 }
 on_postgres! {
     a_copy_in_another_cluster_is_noticed_without_a_journal,
     a_promotion_that_lost_nothing_is_accepted,
     a_promotion_that_lost_the_last_claim_is_put_on_hold,
     a_promotion_that_nobody_can_judge_is_put_on_hold,
+    a_promotion_that_the_fleet_accepted_is_no_hold_for_a_worker_that_was_killed,
+    what_a_login_may_not_ask_is_not_forgotten,
 }
 
 /// A journal in memory: what a file would keep.
@@ -245,6 +254,38 @@ async fn a_lifted_hold_is_not_entered_again(db: &TestDatabase) {
     assert_eq!(db.store.hold().await.expect("the hold is readable"), None);
 }
 
+async fn a_claim_on_a_new_connection_is_kept_where_the_server_is_the_one_that_we_knew(db: &TestDatabase) {
+    let (downstream, store) = (always(), FaultyStore::over(db.store.clone()));
+    let id = db.insert("pay", "k").await;
+    store.move_during(Op::Claim, 2);
+    let worker = Running::start(engine(
+        store.clone(),
+        "w",
+        vec![served("pay", &downstream, none_terms(OnUnknown::Hold))],
+    ));
+    reaches(db, id, State::Succeeded).await;
+    worker.drain().await;
+    assert!(store.faults_hit() > 0, "no claim ran on a new connection");
+    assert_eq!(calls(&downstream, "k"), 1);
+    let status = db.status(id).await;
+    assert_eq!(status.attempts, 1, "{status:?}");
+}
+
+async fn a_prober_compares_before_it_asks(db: &TestDatabase) {
+    let (asked, memory) = (Asked::showing(&always(), []), Arc::new(Memory::default()));
+    let claiming = Worker::start(&db.store, "w1", vec![registered("pay", lookup_terms())]).await;
+    let id = db.insert("pay", "k").await;
+    let claim = claiming.claim_one("pay").await;
+    claiming.settle(Settling::of(&claim).probe_at(claim.claimed_at, "no answer")).await;
+    let found = db.store.identity().await.expect("the database says which it is");
+    memory.write(&Remembered { token: found.token + 1, ..Remembered::of(&found) });
+    let served = support::served("pay", asked.clone(), lookup_terms());
+    let worker = Running::start(engine(db.store.clone(), "w", vec![served]).with_journal(memory));
+    held(db).await;
+    worker.drain().await;
+    assert_eq!((asked.keys(), db.state(id).await), (Vec::new(), State::InDoubt));
+}
+
 /// Trap T3: a dump that was restored elsewhere.
 async fn a_copy_in_another_cluster_is_noticed_without_a_journal(db: &TestDatabase) {
     let downstream = always();
@@ -307,4 +348,29 @@ async fn a_promotion_that_nobody_can_judge_is_put_on_hold(db: &TestDatabase) {
     let hold = held(db).await;
     assert!(hold.reason.contains("did not end well"), "{hold:?}");
     third.drain().await;
+}
+
+/// It was killed before a switchover, which others judged.
+async fn a_promotion_that_the_fleet_accepted_is_no_hold_for_a_worker_that_was_killed(db: &TestDatabase) {
+    let (second, memory, _downstream) = promoted(db, "SELECT 1").await;
+    let id = db.insert("pay", "k").await;
+    reaches(db, id, State::Succeeded).await;
+    second.drain().await;
+    memory.change(|remembered| (remembered.timeline, remembered.exact) = (Some(0), false));
+    let third = worker(db, &always(), key_terms(), &memory);
+    let more = db.insert("pay", "more").await;
+    reaches(db, more, State::Succeeded).await;
+    third.drain().await;
+    assert_eq!(db.store.hold().await.expect("the hold is readable"), None);
+}
+
+async fn what_a_login_may_not_ask_is_not_forgotten(db: &TestDatabase) {
+    let found = db.store.identity().await.expect("the database says which it is");
+    db.store.accept(&found).await.expect("it is written down");
+    let untold = Identity { system_identifier: None, timeline: None, ..found.clone() };
+    db.store.accept(&untold).await.expect("nothing is written down");
+    let accepted =
+        db.store.identity().await.expect("the database says which it is").accepted.expect("a cluster");
+    assert!(found.system_identifier.is_some(), "{found:?}");
+    assert_eq!((accepted.system_identifier, accepted.timeline), (found.system_identifier, found.timeline));
 }

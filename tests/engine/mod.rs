@@ -1,5 +1,6 @@
 //! The engine over a real store and a scripted downstream: what a worker does with outcomes, outages, leases and signals.
 
+mod asked_origins;
 mod budgets;
 mod clocks;
 mod crashes;

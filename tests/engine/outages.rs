@@ -1,6 +1,6 @@
 //! Guarantee: a database that fails, at whatever moment and however long, loses nothing and doubles nothing.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use aftercommit::{contract::OnUnknown, outcome::Verdict, state::State};
 use tokio::sync::Barrier;
@@ -15,6 +15,7 @@ use crate::support::{
 };
 
 on_every_database!(
+    a_slow_claim_uses_the_calls_that_a_rate_granted_to_it,
     a_settle_whose_answer_was_lost_is_found_written_and_nothing_is_sent_twice,
     a_settle_that_failed_is_written_later_and_nothing_is_sent_twice,
     a_claim_whose_answer_was_lost_is_swept_and_not_called_by_the_one_that_lost_it,
@@ -151,4 +152,23 @@ async fn an_outcome_is_kept_however_strangely_the_database_fails(db: &TestDataba
     assert_eq!(store.faults_hit(), 6);
     assert_eq!(db.state(id).await, State::Succeeded);
     assert_eq!(downstream.calls().len(), 1);
+}
+
+/// It would spend the rate and send nothing, for as long as claims are slow.
+async fn a_slow_claim_uses_the_calls_that_a_rate_granted_to_it(db: &TestDatabase) {
+    let store = FaultyStore::over(db.store.clone());
+    let slow = store.hold(Op::Claim);
+    let downstream = Scripted::applying();
+    let id = db.insert("pay", "k").await;
+    let rate = Some(aftercommit::downstream::Rate { calls: 1, period: Duration::from_secs(3600) });
+    let of = aftercommit::downstream::Served { rate, ..served("pay", &downstream, key_terms()) };
+    let one = engine(store.clone(), "w", vec![of]);
+    let round = one.run_once(Stop::default());
+    // Longer than a call that was granted may wait once it is claimed.
+    let later = async {
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        slow.notify_one();
+    };
+    tokio::join!(round, later).0.expect("a round");
+    assert_eq!((db.state(id).await, store.calls(Op::Claim)), (State::Succeeded, 1));
 }

@@ -22,6 +22,7 @@ on_every_database!(
     a_rate_is_never_exceeded_however_many_ask,
     calls_given_back_are_granted_again,
     nothing_is_taken_from_a_rate_while_nothing_is_due,
+    an_origin_that_nobody_tried_for_a_day_is_forgotten,
     a_pause_by_hand_is_kept_by_the_claim_and_audited_with_who_and_why,
     a_pause_and_a_resume_say_when_there_is_nothing_to_do,
     refused_credentials_pause_once_and_say_so,
@@ -38,13 +39,13 @@ on_every_database!(
 
 on_postgres!(roles_may_do_what_they_must_and_no_more);
 
-const ORIGIN: &str = "https://api.example.com";
+pub(super) const ORIGIN: &str = "https://api.example.com";
 
-fn at_origin(name: &str, origin: &str) -> RegisteredDownstream {
+pub(super) fn at_origin(name: &str, origin: &str) -> RegisteredDownstream {
     RegisteredDownstream { origin: Some(origin.into()), ..registered(name, key_terms()) }
 }
 
-async fn info(db: &TestDatabase, name: &str) -> DownstreamInfo {
+pub(super) async fn info(db: &TestDatabase, name: &str) -> DownstreamInfo {
     let all = db.store.downstreams().await.expect("downstreams are listed");
     all.into_iter().find(|info| info.name == name).unwrap_or_else(|| panic!("{name} is not listed"))
 }
@@ -53,11 +54,11 @@ fn report(origin: &str, sign: Sign) -> Report {
     Report { origin: origin.into(), sign, pause: None, reason: "it broke".to_owned() }
 }
 
-fn pause(origin: &str, seconds: u64) -> Report {
+pub(super) fn pause(origin: &str, seconds: u64) -> Report {
     Report { pause: Some(Duration::from_secs(seconds)), ..report(origin, Sign::Answered) }
 }
 
-async fn break_it(db: &TestDatabase, origin: &str) {
+pub(super) async fn break_it(db: &TestDatabase, origin: &str) {
     let reports = vec![report(origin, Sign::Failed); FAILURES_TO_OPEN as usize];
     db.store.report(&reports).await.expect("reporting works");
 }
@@ -126,6 +127,20 @@ async fn nothing_is_taken_from_a_rate_while_nothing_is_due(db: &TestDatabase) {
     assert_eq!((granted.calls, granted.more_in), (0, None));
     db.insert("pay", "due").await;
     assert_eq!(db.store.take("pay", rate, 5).await.expect("taking works").calls, 1);
+}
+
+async fn an_origin_that_nobody_tried_for_a_day_is_forgotten(db: &TestDatabase) {
+    break_it(db, ORIGIN).await;
+    for (hours, left) in [(23, 1), (25, 0)] {
+        let old = db.engine.before(db.engine.now(), Duration::from_secs(hours * 3600));
+        db.sql.execute(&format!("UPDATE aftercommit.origins SET changed_at = {old}")).await;
+        db.store.maintain().await.expect("upkeep works");
+        assert_eq!(
+            db.sql.number("SELECT count(*) FROM aftercommit.origins").await,
+            left,
+            "after {hours} hours"
+        );
+    }
 }
 
 async fn a_pause_by_hand_is_kept_by_the_claim_and_audited_with_who_and_why(db: &TestDatabase) {

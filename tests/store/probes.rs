@@ -21,6 +21,7 @@ on_every_database! {
     a_probe_that_another_took_over_changes_nothing,
     what_a_person_did_meanwhile_stands,
     a_late_success_wins_over_an_open_probe,
+    a_late_success_after_probes_saw_it_absent_is_loud,
     a_look_is_remembered_beside_the_reason_for_the_doubt,
     a_probe_that_is_given_back_is_due_at_once,
     a_new_history_begins_certain_under_a_new_token,
@@ -43,8 +44,12 @@ async fn doubtful(db: &TestDatabase, stage: &Stage, key: &str) -> EffectId {
     claim.effect.id
 }
 
+fn want(lease: Duration) -> ProbeWant {
+    ProbeWant { downstream: "pay".into(), slots: 5, lease, origin: None, trial: false }
+}
+
 async fn due(db: &TestDatabase, lease: Duration) -> Vec<DueProbe> {
-    let want = ProbeWant { downstream: "pay".into(), slots: 5, lease };
+    let want = want(lease);
     db.store.claim_probes(&[want]).await.expect("probes are claimed")
 }
 
@@ -64,7 +69,7 @@ async fn a_due_probe_is_claimed_by_one_and_put_off_by_its_lease(db: &TestDatabas
     let ids = [doubtful(db, &stage, "a").await, doubtful(db, &stage, "b").await];
     assert!(db.store.probe_is_due(&["pay".into()]).await.expect("asked"));
     let other = db.another_store().await;
-    let want = [ProbeWant { downstream: "pay".into(), slots: 5, lease: LEASE }];
+    let want = [want(LEASE)];
     let (mine, others) = tokio::join!(db.store.claim_probes(&want), other.claim_probes(&want));
     let mut found: Vec<_> = mine.expect("claimed").into_iter().chain(others.expect("claimed")).collect();
     found.sort_by_key(|probe| probe.effect.id);
@@ -137,6 +142,46 @@ async fn a_late_success_wins_over_an_open_probe(db: &TestDatabase) {
     assert_eq!(db.store.late(&[late]).await.expect("heard"), [Late::Succeeded]);
     assert_eq!(settle(db, &probe, Decision::RetryAt(probe.claimed_at)).await, Settled::Lost);
     assert_eq!(db.state(claim.effect.id).await, State::Succeeded);
+}
+
+/// It is about to be applied a second time, or was.
+async fn a_late_success_after_probes_saw_it_absent_is_loud(db: &TestDatabase) {
+    let stage = stage(db).await;
+    for key in ["waiting", "in flight", "uncertain", "ended"] {
+        let claim = stage.claimed(db, key).await;
+        stage.done(Settling::of(&claim).probe_at(claim.claimed_at, "no answer")).await;
+        let probe = one(db, LEASE).await;
+        assert_eq!(settle(db, &probe, Decision::RetryAt(probe.claimed_at)).await, Settled::Done);
+        let state = match key {
+            "waiting" => State::Ready,
+            _ => {
+                let again = stage.worker.claim_one("pay").await;
+                match key {
+                    "in flight" => State::InFlight,
+                    "uncertain" => {
+                        stage.done(Settling::of(&again).retry_unknown(in_an_hour(db).await)).await;
+                        State::Succeeded
+                    }
+                    _ => {
+                        stage.done(Settling::of(&again).succeed()).await;
+                        State::Succeeded
+                    }
+                }
+            }
+        };
+        let outcome = answer(200, "{}");
+        let late = LateAnswer {
+            id: claim.effect.id,
+            token: claim.token(),
+            attempt: Settling::of(&claim).attempt(&outcome),
+            response: outcome.response.clone(),
+        };
+        assert_eq!(db.store.late(&[late]).await.expect("heard"), [Late::Contradicts], "{key}");
+        assert_eq!(db.state(claim.effect.id).await, state, "{key}");
+        if key == "waiting" {
+            stage.worker.claim_one("pay").await;
+        }
+    }
 }
 
 async fn a_look_is_remembered_beside_the_reason_for_the_doubt(db: &TestDatabase) {

@@ -9,7 +9,7 @@ use std::{
 
 use aftercommit::{
     downstream::{Attempt, Downstream, Probe},
-    outcome::{Outcome, Probed, Response, Sighting},
+    outcome::{Contact, Outcome, Probed, Response, Sighting},
 };
 use tokio::sync::Barrier;
 
@@ -22,6 +22,10 @@ pub(crate) enum Look {
     Shows(Sighting),
     /// Meets the test at the barrier, then again, then shows this: between the two meetings the probe is open.
     Meet(Arc<Barrier>, Sighting),
+    /// Shows nothing of the effect, this of its origin, and asks to be left alone for so long.
+    Tells(Contact, Option<Duration>),
+    /// Meets the test at the barrier, then again, then reads another page if it may, and shows that it was applied.
+    Pages(Arc<Barrier>),
     /// Never answers.
     Hang,
 }
@@ -72,6 +76,21 @@ impl Downstream for Asked {
                 barrier.wait().await;
                 barrier.wait().await;
                 sighting
+            }
+            Some(Look::Tells(contact, retry_after)) => {
+                return Probed {
+                    contact,
+                    retry_after,
+                    ..Probed::new(Sighting::Unknown, format!("{contact:?}"))
+                };
+            }
+            Some(Look::Pages(barrier)) => {
+                barrier.wait().await;
+                barrier.wait().await;
+                if let Err(closed) = probe.may_begin() {
+                    return Probed::new(Sighting::Unknown, closed.to_string());
+                }
+                Sighting::Applied
             }
             Some(Look::Hang) => std::future::pending().await,
         };

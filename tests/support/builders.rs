@@ -1,6 +1,6 @@
 //! Builders: registrations, wants, settlements, with values that a test need not care about.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use aftercommit::{
     clock::Timestamp,
@@ -79,7 +79,7 @@ pub(crate) fn want_leased(downstream: &str, slots: u32, ids: &TermsIds, lease: D
         .filter(|(name, ..)| &**name == downstream)
         .map(|(_, operation, number)| (operation.clone(), *number))
         .collect();
-    Want { downstream: downstream.into(), slots, lease, terms, trial: false }
+    Want { downstream: downstream.into(), slots, lease, terms, origin: None, trial: false }
 }
 
 /// A registered worker at a store.
@@ -90,6 +90,8 @@ pub(crate) struct Worker {
     pub(crate) store: Arc<dyn Database>,
     /// The numbers of its terms.
     pub(crate) ids: TermsIds,
+    /// Where its downstreams are.
+    origins: BTreeMap<Arc<str>, Arc<str>>,
 }
 
 impl Worker {
@@ -99,13 +101,17 @@ impl Worker {
         name: &str,
         downstreams: Vec<RegisteredDownstream>,
     ) -> Self {
+        let origins =
+            downstreams.iter().filter_map(|of| Some((of.name.clone(), of.origin.clone()?))).collect();
         let ids = store.register(&registration(name, downstreams)).await.expect("the worker registers");
-        Self { name: name.to_owned(), store: Arc::clone(store), ids }
+        Self { name: name.to_owned(), store: Arc::clone(store), ids, origins }
     }
 
     /// Claims up to `slots` effects of one downstream.
     pub(crate) async fn claim(&self, downstream: &str, slots: u32) -> Vec<Claim> {
-        self.store.claim(&self.name, &[want(downstream, slots, &self.ids)]).await.expect("claiming works")
+        let origin = self.origins.get(downstream).cloned();
+        let want = Want { origin, ..want(downstream, slots, &self.ids) };
+        self.store.claim(&self.name, &[want]).await.expect("claiming works")
     }
 
     /// Claims exactly one effect.

@@ -1,5 +1,7 @@
 //! `aftercommit hold`: what stopped the fleet, and letting it go on.
 
+use std::time::Duration;
+
 use aftercommit::{
     store::{
         Database,
@@ -10,6 +12,9 @@ use aftercommit::{
 use clap::{Args, Subcommand};
 
 use super::{Context, Exit, context::invocation, data, effects::who, fail, json, talk, times::utc};
+
+/// A request of the lost history may travel for at least this long.
+const LEASE_MIN: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum HoldCommand {
@@ -62,10 +67,11 @@ async fn lift(context: &Context, store: &dyn Database, reason: &str) -> anyhow::
         return Err(fail(Exit::Usage, "--reason must say why: it is kept in the audit"));
     }
     let actor = Actor { who: who(), reason: Some(reason.to_owned()) };
+    let lease = longest_lease(context)?;
     let lifted = loop {
         match store.lift_hold(&actor).await? {
             // No worker did it, or none finished.
-            Lifted::NotMarked => while store.mark_uncertain().await? {},
+            Lifted::NotMarked => while store.mark_uncertain(lease).await? {},
             Lifted::NotHeld => {
                 return Err(fail(Exit::Forbidden, "the fleet is not on hold: there is nothing to lift"));
             }
@@ -78,6 +84,14 @@ async fn lift(context: &Context, store: &dyn Database, reason: &str) -> anyhow::
         talk!("Lifted the hold of {}; workers go on within a second or two.", utc(lifted.since));
     }
     Ok(Exit::Ok)
+}
+
+/// The longest lease of the configuration, where there is one; at least the usual one.
+fn longest_lease(context: &Context) -> anyhow::Result<Duration> {
+    let Some(_) = context.file()? else { return Ok(LEASE_MIN) };
+    let settings = context.settings()?;
+    let leases = settings.downstreams.values().map(|downstream| downstream.lease);
+    Ok(leases.fold(LEASE_MIN, Duration::max))
 }
 
 /// What every command says first while the fleet is on hold.

@@ -3,14 +3,19 @@
 
 use std::{
     collections::BTreeMap,
-    fs::File,
+    fs::{File, TryLockError},
     io,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
 };
 
 use aftercommit::{engine::Journal, store::identity::Remembered};
 use serde::{Deserialize, Serialize};
+
+/// Whoever shares the file writes within milliseconds.
+const LOCK_LOOK_EVERY: Duration = Duration::from_millis(20);
+const LOCK_TRIES: u32 = 100;
 
 /// A file, and one database in it.
 #[derive(Debug)]
@@ -44,7 +49,7 @@ impl JournalFile {
     /// unless it belongs to another installation or an older epoch.
     fn replace(&self, seen: &Remembered) -> io::Result<()> {
         let lock = File::options().create(true).truncate(false).write(true).open(self.beside("lock"))?;
-        lock.lock()?;
+        self.lock(&lock)?;
         let mut content = self.read().unwrap_or_default();
         let mut seen = seen.clone();
         if let Some(before) = content.databases.get(&self.address) {
@@ -59,6 +64,18 @@ impl JournalFile {
         serde_json::to_writer_pretty(&mut file, &content)?;
         file.sync_all()?;
         std::fs::rename(&new, &self.path)
+    }
+
+    /// A process that was stopped may hold it for ever: then nothing is written now, and soon it is tried again.
+    fn lock(&self, file: &File) -> io::Result<()> {
+        for _ in 0..LOCK_TRIES {
+            match file.try_lock() {
+                Ok(()) => return Ok(()),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_LOOK_EVERY),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::WouldBlock, "another process holds its lock"))
     }
 
     fn beside(&self, what: &str) -> PathBuf {
@@ -113,9 +130,19 @@ pub(crate) fn default_path(state_directory: Option<&str>, config: Option<&Path>)
 /// A database's address, without what a password or a parameter would change.
 fn address(url: &str) -> String {
     match url::Url::parse(url) {
-        Ok(parsed) if parsed.has_host() => {
-            let port = parsed.port().map(|port| format!(":{port}")).unwrap_or_default();
-            format!("{}://{}{port}{}", parsed.scheme(), parsed.host_str().unwrap_or_default(), parsed.path())
+        Ok(parsed) if parsed.scheme().starts_with("postgres") => {
+            // As the connection takes them: a parameter goes before what stands in front of it.
+            let named = |names: [&str; 2]| {
+                let pairs = parsed.query_pairs().filter(|(name, _)| names.contains(&name.as_ref()));
+                pairs.last().map(|(_, value)| value.into_owned())
+            };
+            let host = named(["host", "hostaddr"]);
+            let host = host.or_else(|| parsed.host_str().map(str::to_owned)).unwrap_or_default();
+            let port = named(["port", "port"]).or_else(|| parsed.port().map(|port| port.to_string()));
+            let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+            let name = named(["dbname", "dbname"]).map(|name| format!("/{name}"));
+            let name = name.unwrap_or_else(|| parsed.path().to_owned());
+            format!("{}://{host}{port}{name}", parsed.scheme())
         }
         // A file is the same from wherever it is named.
         _ => match url.strip_prefix("sqlite:").map(|file| file.strip_prefix("//").unwrap_or(file)) {
@@ -161,6 +188,30 @@ mod tests {
         shop.write(&after_lift);
         assert_eq!(shop.recall(), Some(after_lift));
         assert!(!std::fs::read_to_string(path).unwrap().contains("secret"));
+    }
+
+    #[test]
+    fn an_address_is_where_the_connection_leads_and_tells_no_secret() {
+        let same = |one, other| assert_eq!(address(one), address(other), "{one} {other}");
+        same("postgres://a:secret@db/shop?sslmode=require", "postgres://db/shop");
+        same("postgres:///shop?host=/run/a", "postgres://else/?host=/run/a&dbname=shop&password=secret");
+        let all = ["", "?host=/run/a", "?host=/run/b", "?host=/run/a&port=5433", "?dbname=other", "?port=1"];
+        let all: std::collections::BTreeSet<_> =
+            all.iter().map(|query| address(&format!("postgres:///shop{query}"))).collect();
+        assert_eq!(all.len(), 6, "{all:?}");
+    }
+
+    #[test]
+    fn a_journal_that_somebody_holds_is_left_alone_soon() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = JournalFile::new(folder.path().join("aftercommit.journal"), "postgres://db/shop");
+        let held = File::create(journal.beside("lock")).unwrap();
+        held.lock().unwrap();
+        journal.write(&remembered(7));
+        assert_eq!(journal.recall(), None, "nothing was written");
+        drop(held);
+        journal.write(&remembered(7));
+        assert_eq!(journal.recall(), Some(remembered(7)));
     }
 
     #[test]

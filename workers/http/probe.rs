@@ -5,7 +5,7 @@
 use aftercommit::{
     downstream::Probe,
     effect::{Effect, PAYLOAD_DEPTH_MAX, depth},
-    outcome::{Probed, Sighting},
+    outcome::{Contact, Probed, Sighting},
 };
 use reqwest::Method;
 use tokio::time::Instant;
@@ -291,18 +291,33 @@ impl HttpDownstream {
             let answer = match exchanged {
                 Ok(answer) => answer,
                 Err(Failure::NotBegun(why) | Failure::NoAnswer(why) | Failure::Cut(_, why)) => {
-                    return Probed::new(Sighting::Unknown, why);
+                    let contact = Contact::Failed;
+                    return Probed { contact, ..Probed::new(Sighting::Unknown, why) };
                 }
             };
             match reading.page(&answer) {
                 Step::Ask(query) => next = Some(query),
                 Step::Said(probed) => {
                     let asked = retry_after(&answer.headers, self.clock.wall());
-                    return Probed { retry_after: asked, ..probed };
+                    let contact = contact(probed.sighting, answer.status);
+                    return Probed { contact, retry_after: asked, ..probed };
                 }
             }
         }
         let max = question.pages_max();
-        Probed::new(Sighting::Unknown, format!("the list has more than {max} pages, and was not read whole"))
+        let unread = format!("the list has more than {max} pages, and was not read whole");
+        Probed { contact: Contact::Answered, ..Probed::new(Sighting::Unknown, unread) }
+    }
+}
+
+/// What an answer says of the origin, as a call's would: one that the contract recognises is a sound one, whatever its status.
+fn contact(sighting: Sighting, status: u16) -> Contact {
+    match (sighting, status) {
+        (Sighting::Applied | Sighting::Unproven | Sighting::Absent | Sighting::Impossible, _) => {
+            Contact::Answered
+        }
+        (Sighting::Unknown, 401 | 403 | 407) => Contact::Refused,
+        (Sighting::Unknown, 408 | 500..) => Contact::Failed,
+        (Sighting::Unknown, _) => Contact::Answered,
     }
 }

@@ -24,7 +24,7 @@ fn to(origin: &str) -> Pass {
 
 #[test]
 fn an_answer_is_a_sign_of_life_whatever_it_says_and_silence_is_none() {
-    let by = |finding, phase| sign(&outcome(finding, phase), &Pass::default());
+    let by = |finding, phase| sign(&outcome(finding, phase));
     for finding in [
         Finding::Applied,
         Finding::AlreadyDone,
@@ -42,10 +42,30 @@ fn an_answer_is_a_sign_of_life_whatever_it_says_and_silence_is_none() {
     }
     assert_eq!(by(Finding::NotApplied, Phase::Connect), Sign::Failed, "nobody listens");
     assert_eq!(by(Finding::LeaseEnded, Phase::Lease), Sign::Nothing);
-    let trial = Pass { trial: true, ..Pass::default() };
-    assert_eq!(sign(&outcome(Finding::Unknown, Phase::Send), &trial), Sign::TrialFailed);
-    assert_eq!(sign(&outcome(Finding::NotApplied, Phase::Render), &trial), Sign::TrialEnded);
-    assert_eq!(sign(&outcome(Finding::Applied, Phase::Done), &trial), Sign::Answered);
+}
+
+#[test]
+fn what_a_trial_shows_is_said_of_it_and_a_probe_says_it_like_a_call() {
+    let told = |pass: &Pass, contact, retry_after| {
+        let budgets = Budgets::default();
+        let probed = Probed { contact, retry_after, ..Probed::new(Sighting::Unknown, "said") };
+        budgets.observe_probe(pass, &probed, seconds(600), boot(0));
+        budgets.take_reports().into_iter().map(|report| (report.sign, report.pause)).collect::<Vec<_>>()
+    };
+    let (plain, trial) = (to("https://a"), Pass { trial: true, ..to("https://a") });
+    assert_eq!(told(&plain, Contact::Failed, None), [(Sign::Failed, None)]);
+    assert_eq!(told(&plain, Contact::None, None), []);
+    assert_eq!(told(&plain, Contact::Answered, None), [], "nothing is wrong with it");
+    let patience = Some(seconds(600));
+    assert_eq!(told(&plain, Contact::Answered, Some(Duration::MAX)), [(Sign::Answered, patience)]);
+    assert_eq!(told(&trial, Contact::Failed, None), [(Sign::TrialFailed, None)]);
+    assert_eq!(told(&trial, Contact::None, None), [(Sign::TrialEnded, None)]);
+    let budgets = Budgets::default();
+    budgets.observe(&trial, &outcome(Finding::Unknown, Phase::Send), seconds(600), boot(0));
+    budgets.observe(&trial, &outcome(Finding::NotApplied, Phase::Render), seconds(600), boot(0));
+    budgets.observe(&trial, &outcome(Finding::Applied, Phase::Done), seconds(600), boot(0));
+    let signs: Vec<_> = budgets.take_reports().into_iter().map(|report| report.sign).collect();
+    assert_eq!(signs, [Sign::TrialFailed, Sign::TrialEnded, Sign::Answered]);
 }
 
 #[test]

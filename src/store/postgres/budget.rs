@@ -31,20 +31,23 @@ const PAUSED: &str =
 
 /// A bucket, in whole microseconds: calls are spent up to `spent_us`, and no more than a burst lies unspent. All is said of the
 /// row's own columns, so that an update that waited for another sees what that one left; a clock that was read before the wait
-/// only gives fewer. Nothing is taken for nothing: the two looks are served by queue_ready and queue_timed.
+/// only gives fewer. Nothing is taken for nothing: the two looks are served by queue_ready and queue_timed. A row that is not
+/// there (a worker whose configuration has no rate registered last) is made, with everything spent: whoever has a rate keeps to
+/// it, and is never left without.
 const TAKE: &str = "WITH m AS MATERIALIZED (
   SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8 AS now_us
 )
-UPDATE aftercommit.rates AS r
-SET granted = least($4, greatest(m.now_us - greatest(r.spent_us, m.now_us - $3 * $2), 0) / $2)::int4,
-    spent_us = greatest(r.spent_us, m.now_us - $3 * $2)
-               + least($4, greatest(m.now_us - greatest(r.spent_us, m.now_us - $3 * $2), 0) / $2) * $2
-FROM m
-WHERE r.downstream = $1 AND (
-  EXISTS (SELECT FROM aftercommit.queue AS q WHERE q.downstream = $1 AND q.lane = 'r' AND NOT q.claimed)
+INSERT INTO aftercommit.rates AS r (downstream, rate, interval_us, spent_us)
+SELECT $1, $5, $2, m.now_us FROM m
+WHERE EXISTS (SELECT FROM aftercommit.queue AS q WHERE q.downstream = $1 AND q.lane = 'r' AND NOT q.claimed)
   OR EXISTS (SELECT FROM aftercommit.queue AS q WHERE q.downstream = $1 AND q.lane = 't' AND NOT q.claimed
-             AND q.due_at <= (SELECT clock_timestamp())))
-RETURNING r.granted, greatest(r.spent_us + $2 - m.now_us, 0) AS more_us";
+             AND q.due_at <= (SELECT clock_timestamp()))
+ON CONFLICT (downstream) DO UPDATE
+SET rate = excluded.rate, interval_us = excluded.interval_us,
+    granted = least($4, greatest(excluded.spent_us - greatest(r.spent_us, excluded.spent_us - $3 * $2), 0) / $2)::int4,
+    spent_us = greatest(r.spent_us, excluded.spent_us - $3 * $2)
+               + least($4, greatest(excluded.spent_us - greatest(r.spent_us, excluded.spent_us - $3 * $2), 0) / $2) * $2
+RETURNING r.granted, greatest(r.spent_us + $2 - (SELECT now_us FROM m), 0) AS more_us";
 
 /// Locks the row, made where there is none; nothing of it is changed yet.
 const LOCK: &str = "INSERT INTO aftercommit.origins AS o (origin) VALUES ($1)
@@ -59,10 +62,12 @@ WHERE origin = $1";
 const AUDIT: &str = "INSERT INTO aftercommit.audit (at, who, verb, downstream, reason)
 VALUES (clock_timestamp(), $1, $2, $3, $4)";
 
-/// An origin that was in no trouble for an hour is as good as new. Not waited for: whoever locks one knows more.
+/// An origin that was in no trouble for an hour is as good as new; nor is one of use that nobody tried for a day, since who has
+/// anything for it tries each minute. Not waited for: whoever locks one knows more.
 pub(super) const FORGET_ORIGINS: &str = "DELETE FROM aftercommit.origins AS o USING (
   SELECT origin FROM aftercommit.origins
-  WHERE changed_at < clock_timestamp() - interval '1 hour' AND open_until IS NULL
+  WHERE changed_at < clock_timestamp() - interval '1 hour'
+    AND (open_until IS NULL OR changed_at < clock_timestamp() - interval '1 day')
     AND (paused_until IS NULL OR paused_until < clock_timestamp())
   FOR UPDATE SKIP LOCKED) AS old
 WHERE o.origin = old.origin";
@@ -91,7 +96,8 @@ impl Budget for PgStore {
             .bind(downstream)
             .bind(rate.interval_us())
             .bind(i64::from(rate.burst()))
-            .bind(i64::from(wanted));
+            .bind(i64::from(wanted))
+            .bind(rate.to_string());
         let row = self.optional(take).await.map_err(StoreError::during("taking calls from a rate"))?;
         let Some(row) = row else { return Ok(Granted { calls: 0, more_in: None }) };
         let more_us: i64 = row::get(&row, "more_us")?;

@@ -55,14 +55,13 @@ const CLAIM: &str = concat!(
     "WITH want AS MATERIALIZED (
   SELECT w.ord, w.downstream, w.slots, w.lease_us, w.xid::xid8 AS xid, w.id, string_to_array(w.late, ',')::xid8[] AS late,
          w.relook
-  FROM unnest($1::text[], $2::int4[], $3::int8[], $4::text[], $5::int8[], $6::text[], $7::bool[], $13::bool[])
-       WITH ORDINALITY AS w (downstream, slots, lease_us, xid, id, late, relook, trial, ord)
-  -- A sub-select, not a join: it is looked up row by row, whatever the planner thinks of the tables' sizes.
-  WHERE NOT coalesce((
-    SELECT d.paused_at IS NOT NULL OR coalesce(o.paused_until > clock_timestamp(), false)
-           OR (o.open_until IS NOT NULL AND NOT w.trial)
-    FROM aftercommit.downstreams AS d LEFT JOIN aftercommit.origins AS o ON o.origin = d.origin
-    WHERE d.name = w.downstream), false)
+  FROM unnest($1::text[], $2::int4[], $3::int8[], $4::text[], $5::int8[], $6::text[], $7::bool[], $13::bool[], $14::text[])
+       WITH ORDINALITY AS w (downstream, slots, lease_us, xid, id, late, relook, trial, origin, ord)
+  -- Sub-selects, not joins: they are looked up row by row, whatever the planner thinks of the tables' sizes.
+  WHERE NOT coalesce((SELECT d.paused_at IS NOT NULL FROM aftercommit.downstreams AS d WHERE d.name = w.downstream), false)
+    AND NOT coalesce((
+      SELECT coalesce(o.paused_until > clock_timestamp(), false) OR (o.open_until IS NOT NULL AND NOT w.trial)
+      FROM aftercommit.origins AS o WHERE o.origin = w.origin), false)
     AND NOT EXISTS (SELECT FROM aftercommit.hold)
 ), moment AS MATERIALIZED (
   SELECT clock_timestamp() AS now_at, ",
@@ -144,6 +143,7 @@ struct Arguments {
     late: Vec<String>,
     relook: Vec<bool>,
     trials: Vec<bool>,
+    origins: Vec<Option<Arc<str>>>,
     operations: Vec<String>,
     terms: Vec<i64>,
 }
@@ -164,6 +164,7 @@ impl Arguments {
             arguments.late.push(late.join(","));
             arguments.relook.push(relook);
             arguments.trials.push(want.trial);
+            arguments.origins.push(want.origin.clone());
             for (operation, terms) in &want.terms {
                 arguments.operations.push(format!(
                     "{}\u{1f}{}",
@@ -190,6 +191,7 @@ impl PgStore {
         looked.due_first = !due_first;
         let known: Vec<i64> = looked.terms.keys().copied().collect();
         let downstreams: Vec<&str> = arguments.downstreams.iter().map(AsRef::as_ref).collect();
+        let origins: Vec<Option<&str>> = arguments.origins.iter().map(Option::as_deref).collect();
         let statement = sql(CLAIM)
             .bind(&downstreams)
             .bind(&arguments.slots)
@@ -203,7 +205,8 @@ impl PgStore {
             .bind(&arguments.operations)
             .bind(&arguments.terms)
             .bind(&known)
-            .bind(&arguments.trials);
+            .bind(&arguments.trials)
+            .bind(&origins);
         let rows = self.all(statement).await.map_err(StoreError::during("claiming"))?;
         looked.take_in(&arguments, &rows, asked_at)?;
         let mut claims = Vec::with_capacity(rows.len());

@@ -1,9 +1,10 @@
 //! Which database this is, and the HOLD.
 
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use super::{PgStore, Tx, row, row::sentence, session::durable, statement::sql};
 use crate::{
+    clock::duration_micros,
     effect::EffectId,
     error::StoreError,
     store::{
@@ -34,11 +35,15 @@ const HAS_CLAIM: &str = "SELECT EXISTS (SELECT FROM aftercommit.queue WHERE id =
   OR EXISTS (SELECT FROM aftercommit.attempts WHERE effect_id = $2 AND token = $1)
   OR EXISTS (SELECT FROM aftercommit.outcomes WHERE effect_id = $2 AND token = $1)";
 
-const ACCEPT: &str = "INSERT INTO aftercommit.identity AS i (system_identifier, timeline, epoch) VALUES ($1, $2, $3)
+/// What this login may not ask for does not take the place of what another one knew.
+const ACCEPT: &str =
+    "INSERT INTO aftercommit.identity AS i (system_identifier, timeline, epoch) VALUES ($1, $2, $3)
 ON CONFLICT (one) DO UPDATE
-SET system_identifier = excluded.system_identifier, timeline = excluded.timeline, accepted_at = clock_timestamp()
+SET system_identifier = coalesce(excluded.system_identifier, i.system_identifier),
+    timeline = coalesce(excluded.timeline, i.timeline), accepted_at = clock_timestamp()
 WHERE NOT EXISTS (SELECT FROM aftercommit.hold)
-  AND (i.system_identifier, i.timeline) IS DISTINCT FROM (excluded.system_identifier, excluded.timeline)";
+  AND (i.system_identifier, i.timeline) IS DISTINCT FROM
+      (coalesce(excluded.system_identifier, i.system_identifier), coalesce(excluded.timeline, i.timeline))";
 
 /// Whoever finds more adds it; what was marked before it was found that the database went back is marked again.
 const ENTER: &str = concat!(
@@ -59,17 +64,30 @@ const MARK_BATCH: i64 = 2_000;
 
 /// The hold's row says how far it came, and keeps two workers from doing it twice. Every effect is looked at again by the
 /// sweep once the hold is lifted. Served by the primary key of `queue`.
+///
+/// A request of the lost history may travel until now plus the longest lease or timeout, so nothing that was seen of the
+/// effect counts: under the new token a probe begins anew, and it makes a late answer of whatever is still to be settled under the old one: it can say
+/// *applied*, and cannot make the effect certain again. One that was found to be applied meanwhile ends as it would have.
 const MARK: &str = "WITH h AS MATERIALIZED (
   SELECT since, marked_to FROM aftercommit.hold WHERE went_back AND NOT marked FOR UPDATE
 ), few AS MATERIALIZED (
   SELECT q.id FROM aftercommit.queue AS q WHERE q.id > (SELECT marked_to FROM h) ORDER BY q.id LIMIT $1
+), moment AS MATERIALIZED (
+  SELECT clock_timestamp() AS now_at, clock_timestamp() + greatest($2::int8, (
+    SELECT max(least(t.timeout_us, 3155760000000000) + least(t.margin_us, 3155760000000000))
+    FROM aftercommit.operations AS o JOIN aftercommit.terms AS t ON t.id = o.terms)) * interval '1 microsecond' AS quiet_at
 ), marked AS (
   UPDATE aftercommit.queue AS q
-  SET uncertain = true, sent_before = true,
+  SET uncertain = true, sent_before = true, resend = false, swept = false,
       first_sent_at = coalesce(q.first_sent_at, greatest(e.created_at, e.due_at)),
-      terms = coalesce(q.terms, o.terms),
-      sweep_at = CASE WHEN q.lane = 'd' THEN q.sweep_at ELSE clock_timestamp() END
-  FROM few JOIN aftercommit.effects AS e ON e.id = few.id
+      terms = coalesce(q.terms, o.terms), quiet_at = greatest(q.quiet_at, m.quiet_at),
+      claimed = q.claimed AND q.applied_late,
+      token = CASE WHEN q.claimed AND q.applied_late THEN q.token ELSE nextval('aftercommit.tokens') END,
+      lane = CASE WHEN q.claimed AND NOT q.applied_late THEN 't' ELSE q.lane END,
+      due_at = CASE WHEN q.claimed AND NOT q.applied_late THEN m.quiet_at
+                    WHEN q.lane = 'd' AND q.due_at IS NOT NULL THEN greatest(q.due_at, m.quiet_at) ELSE q.due_at END,
+      sweep_at = CASE WHEN q.lane = 'd' THEN q.sweep_at ELSE m.now_at END
+  FROM few CROSS JOIN moment AS m JOIN aftercommit.effects AS e ON e.id = few.id
   LEFT JOIN aftercommit.operations AS o ON o.downstream = e.downstream AND o.operation = coalesce(e.operation, '')
   WHERE q.id = few.id AND e.created_at <= (SELECT since FROM h)
 ), counted AS (
@@ -81,6 +99,7 @@ FROM h CROSS JOIN counted AS c RETURNING u.marked";
 const LIFT: &str = "DELETE FROM aftercommit.hold WHERE marked OR NOT went_back
 RETURNING since, found_by, reason, went_back, marked, epoch_above";
 
+/// What the database is now is accepted, also where it cannot be told: the next worker that may ask writes it down.
 const NEXT_EPOCH: &str = "INSERT INTO aftercommit.identity AS i (system_identifier, timeline, epoch) VALUES ($1, $2, $3 + 1)
 ON CONFLICT (one) DO UPDATE
 SET system_identifier = excluded.system_identifier, timeline = excluded.timeline, accepted_at = clock_timestamp(),
@@ -145,8 +164,10 @@ impl Identify for PgStore {
         row.as_ref().map(hold).transpose()
     }
 
-    async fn mark_uncertain(&self) -> Result<bool, StoreError> {
-        let row = self.optional(sql(MARK).bind(MARK_BATCH)).await;
+    async fn mark_uncertain(&self, lease: Duration) -> Result<bool, StoreError> {
+        // Longer leases would not fit an interval's arithmetic.
+        let lease = duration_micros(lease).min(315_360_000_000_000);
+        let row = self.optional(sql(MARK).bind(MARK_BATCH).bind(lease)).await;
         let row = row.map_err(StoreError::during("making effects uncertain"))?;
         row.map_or(Ok(false), |row| row::get::<bool>(&row, "marked").map(|marked| !marked))
     }

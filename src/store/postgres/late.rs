@@ -38,6 +38,10 @@ FROM gone";
 const PERSON_SAID_NOT: &str = "SELECT EXISTS (
   SELECT FROM aftercommit.audit WHERE effect_id = $1 AND verb = 'resolve not-applied')";
 
+/// Whether a probe began a new history since the claim that now answers: what was sent under it was seen absent, twice.
+const PROBE_SAID_NOT: &str =
+    "SELECT EXISTS (SELECT FROM aftercommit.absences WHERE effect_id = $1 AND token > $2)";
+
 impl PgStore {
     pub(super) async fn hear_late(&self, answers: &[LateAnswer]) -> Result<Vec<Late>, StoreError> {
         let doing = "hearing a late answer";
@@ -62,12 +66,15 @@ async fn hear(tx: &mut Tx<'_>, answer: &LateAnswer) -> Result<Late, sqlx::Error>
     if answer.attempt.verdict != Verdict::Applied {
         return Ok(Late::Logged);
     }
-    let Some(queued) = queued else { return ended(tx, id).await };
+    let absent: bool = tx.scalar(sql(PROBE_SAID_NOT).bind(id).bind(answer.token.get())).await?;
+    let Some(queued) = queued else {
+        return if absent { Ok(Late::Contradicts) } else { ended(tx, id).await };
+    };
     let (claimed, uncertain): (bool, bool) = (queued.try_get("claimed")?, queued.try_get("uncertain")?);
     // Its own attempt, or an uncertain effect: it succeeds when the attempt in flight settles.
     if claimed && (uncertain || queued.try_get::<i64, _>("token")? == answer.token.get()) {
         tx.execute(sql("UPDATE aftercommit.queue SET applied_late = true WHERE id = $1").bind(id)).await?;
-        return Ok(Late::Noted);
+        return Ok(if absent { Late::Contradicts } else { Late::Noted });
     }
     if uncertain && !claimed {
         let response = StoredResponse::of(answer.response.as_ref());
@@ -78,10 +85,10 @@ async fn hear(tx: &mut Tx<'_>, answer: &LateAnswer) -> Result<Late, sqlx::Error>
             .bind(response.json)
             .bind(response.raw);
         tx.execute(succeed).await?;
-        return Ok(Late::Succeeded);
+        return Ok(if absent { Late::Contradicts } else { Late::Succeeded });
     }
-    // Certain, waiting for its next attempt or in it: a person began a new history by saying that it was not applied.
-    let contradicts = tx.scalar(sql(PERSON_SAID_NOT).bind(id)).await?;
+    // Certain, waiting for its next attempt or in it: a person, or a probe, began a new history by saying that it was not applied.
+    let contradicts = absent || tx.scalar(sql(PERSON_SAID_NOT).bind(id)).await?;
     Ok(if contradicts { Late::Contradicts } else { Late::Logged })
 }
 

@@ -22,12 +22,13 @@ use crate::{
 /// queue_probe; whoever else claims at the same time skips what is locked here, and later finds it put off.
 const CLAIM: &str = concat!(
     "WITH want AS MATERIALIZED (
-  SELECT w.downstream, w.slots, w.lease_us FROM unnest($1::text[], $2::int4[], $3::int8[]) AS w (downstream, slots, lease_us)
-  -- An origin that is left alone is not asked either: its breaker is tried by calls, not by probes.
-  WHERE NOT coalesce((
-    SELECT d.paused_at IS NOT NULL OR coalesce(o.paused_until > clock_timestamp(), false) OR o.open_until IS NOT NULL
-    FROM aftercommit.downstreams AS d LEFT JOIN aftercommit.origins AS o ON o.origin = d.origin
-    WHERE d.name = w.downstream), false)
+  SELECT w.downstream, w.slots, w.lease_us
+  FROM unnest($1::text[], $2::int4[], $3::int8[], $4::bool[], $5::text[]) AS w (downstream, slots, lease_us, trial, origin)
+  -- An origin that is left alone is not asked either, but by the one probe that tries it.
+  WHERE NOT coalesce((SELECT d.paused_at IS NOT NULL FROM aftercommit.downstreams AS d WHERE d.name = w.downstream), false)
+    AND NOT coalesce((
+      SELECT coalesce(o.paused_until > clock_timestamp(), false) OR (o.open_until IS NOT NULL AND NOT w.trial)
+      FROM aftercommit.origins AS o WHERE o.origin = w.origin), false)
     AND NOT EXISTS (SELECT FROM aftercommit.hold)
 ), moment AS MATERIALIZED (
   SELECT clock_timestamp() AS now_at
@@ -62,7 +63,7 @@ LEFT JOIN aftercommit.terms AS sent ON sent.id = q.terms"
 );
 
 /// The fence: in doubt under the same token, left alone since the probe was begun, and no other one was begun.
-const LOCK: &str = "SELECT q.id FROM aftercommit.queue AS q JOIN aftercommit.probes AS p ON p.id = q.id
+const LOCK: &str = "SELECT EXISTS (SELECT FROM aftercommit.hold) AS on_hold FROM aftercommit.queue AS q JOIN aftercommit.probes AS p ON p.id = q.id
 WHERE q.id = $1 AND q.token = $2 AND q.lane = 'd' AND q.due_at = p.due_at AND p.token = q.token AND p.probe = $3
 FOR UPDATE OF q, p";
 
@@ -79,14 +80,17 @@ SELECT $1, nextval('aftercommit.tokens'), clock_timestamp(), number, sent_before
 FROM q";
 
 /// Certain again. `tries` is kept: the schedule goes on where it was. A wish to cancel ends it at the next claim or sweep.
+/// That it was seen absent is kept for a while: an answer to what was sent before may still come, and prove otherwise.
 const NEW_HISTORY: &str = "WITH p AS (
   DELETE FROM aftercommit.probes WHERE id = $1
-)
+), q AS (
 UPDATE aftercommit.queue
 SET lane = 't', due_at = $2, xid = pg_current_xact_id(), token = nextval('aftercommit.tokens'), swept = false, resend = false,
     uncertain = false, error_stored = false, attempts = 0, started_at = NULL, first_sent_at = NULL, quiet_at = NULL,
     sweep_at = CASE WHEN cancel_requested THEN clock_timestamp() ELSE expires_at END, note = $3
-WHERE id = $1";
+WHERE id = $1 RETURNING id, token
+)
+INSERT INTO aftercommit.absences (effect_id, token) SELECT id, token FROM q";
 
 const AGAIN: &str = "WITH p AS (
   UPDATE aftercommit.probes SET due_at = $2, made = made + 1, absent_at = $4 WHERE id = $1
@@ -109,6 +113,10 @@ UPDATE aftercommit.queue SET due_at = m.now_at FROM m WHERE id = $1";
 pub(super) const FORGET: &str = "DELETE FROM aftercommit.probes AS p WHERE NOT EXISTS (
   SELECT FROM aftercommit.queue AS q WHERE q.id = p.id AND q.token = p.token AND q.lane = 'd')";
 
+/// No worker keeps an answer to itself for so long.
+pub(super) const FORGET_ABSENCES: &str =
+    "DELETE FROM aftercommit.absences WHERE seen_at < clock_timestamp() - interval '30 days'";
+
 /// Served by queue_probe.
 const IS_DUE: &str = "SELECT EXISTS (SELECT FROM unnest($1::text[]) AS d (name) WHERE NOT EXISTS (
   SELECT FROM aftercommit.downstreams AS p LEFT JOIN aftercommit.origins AS o ON o.origin = p.origin
@@ -126,7 +134,9 @@ impl Probes for PgStore {
         // Longer leases would not fit an interval's arithmetic.
         let leases: Vec<i64> =
             wants.iter().map(|want| duration_micros(want.lease).min(315_360_000_000_000)).collect();
-        let claim = sql(CLAIM).bind(&downstreams).bind(&slots).bind(&leases);
+        let trials: Vec<bool> = wants.iter().map(|want| want.trial).collect();
+        let origins: Vec<Option<&str>> = wants.iter().map(|want| want.origin.as_deref()).collect();
+        let claim = sql(CLAIM).bind(&downstreams).bind(&slots).bind(&leases).bind(&trials).bind(&origins);
         let rows = self.all(claim).await.map_err(StoreError::during("claiming probes"))?;
         let mut due = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -145,13 +155,18 @@ impl Probes for PgStore {
         let lock =
             sql(LOCK).bind(settlement.id.get()).bind(settlement.token.get()).bind(settlement.probe.get());
         let held = tx.optional(lock).await.map_err(StoreError::during(doing))?;
-        if held.is_none() {
+        let Some(held) = held else {
             tx.rollback().await.map_err(StoreError::during(doing))?;
             return Ok(Settled::Lost);
-        }
+        };
+        // What was asked before the database went back says nothing about what it lost. A hold that begins at this very moment
+        // waits for the row, and marks what is written here.
+        let on_hold = row::get(&held, "on_hold")?;
+        let given_back = ProbeSettlement { decision: Next::GiveBack, ..settlement.clone() };
+        let settlement = if on_hold { &given_back } else { settlement };
         write(&mut tx, settlement).await.map_err(StoreError::during(doing))?;
         tx.commit().await.map_err(StoreError::during(doing))?;
-        Ok(Settled::Done)
+        Ok(if on_hold { Settled::Lost } else { Settled::Done })
     }
 
     async fn probe_is_due(&self, downstreams: &[Arc<str>]) -> Result<bool, StoreError> {

@@ -183,7 +183,8 @@ impl PgStore {
     }
 
     pub(super) async fn fold_and_forget(&self) -> Result<(), StoreError> {
-        for text in [FOLD_COUNTERS, FORGET_WORKERS, DROP_CLAIMS, FORGET_ORIGINS, super::probe::FORGET] {
+        let probes = [super::probe::FORGET, super::probe::FORGET_ABSENCES];
+        for text in [FOLD_COUNTERS, FORGET_WORKERS, DROP_CLAIMS, FORGET_ORIGINS].into_iter().chain(probes) {
             self.execute(sql(text)).await.map_err(StoreError::during("tidying up"))?;
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
-use super::{SqliteStore, claim::is_due, row::Fields};
+use super::{SqliteStore, claim::IS_DUE, row::Fields};
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
     downstream::Rate,
@@ -19,16 +19,25 @@ use crate::{
 
 const DOING: &str = "keeping a downstream's budget";
 
-/// Whether the downstream `?1` is held at `?2`, or everything on HOLD; `?3` is 1 for the one call that a trial may make.
-pub(super) const HELD: &str = "(EXISTS (SELECT 1 FROM aftercommit_hold) OR EXISTS (SELECT 1 FROM aftercommit_downstreams AS d \
-     LEFT JOIN aftercommit_origins AS o ON o.origin = d.origin WHERE d.name = ?1 \
-     AND (d.paused_at IS NOT NULL OR o.paused_until > ?2 OR (o.open_until IS NOT NULL AND ?3 = 0))))";
+/// Whether the downstream `?1` whose calls go to the origin `?4` is held at `?2`, or everything on HOLD; `?3` is 1 for the one
+/// call that a trial may make.
+pub(super) const HELD: &str = "(EXISTS (SELECT 1 FROM aftercommit_hold) \
+     OR EXISTS (SELECT 1 FROM aftercommit_downstreams AS d WHERE d.name = ?1 AND d.paused_at IS NOT NULL) \
+     OR EXISTS (SELECT 1 FROM aftercommit_origins AS o WHERE o.origin = ?4 \
+         AND (o.paused_until > ?2 OR (o.open_until IS NOT NULL AND ?3 = 0))))";
 
-/// A bucket, in whole microseconds: calls are spent up to `spent_us`, and no more than a burst lies unspent.
-const TAKE: &str = "UPDATE aftercommit_rates SET \
+/// The same of a downstream as it is registered, for who does not call it.
+pub(super) const REGISTERED_HELD: &str = "(EXISTS (SELECT 1 FROM aftercommit_hold) OR EXISTS (SELECT 1 FROM aftercommit_downstreams AS d \
+     LEFT JOIN aftercommit_origins AS o ON o.origin = d.origin WHERE d.name = ?1 \
+     AND (d.paused_at IS NOT NULL OR o.paused_until > ?2 OR o.open_until IS NOT NULL)))";
+
+/// A bucket, in whole microseconds: calls are spent up to `spent_us`, and no more than a burst lies unspent. A row that is not
+/// there (a worker whose configuration has no rate registered last) is made, with everything spent.
+const TAKE: &str = "INSERT INTO aftercommit_rates (downstream, rate, interval_us, spent_us) VALUES (?1, ?6, ?2, ?5) \
+     ON CONFLICT (downstream) DO UPDATE SET rate = excluded.rate, interval_us = excluded.interval_us, \
      granted = min(?4, max(?5 - max(spent_us, ?5 - ?3 * ?2), 0) / ?2), \
      spent_us = max(spent_us, ?5 - ?3 * ?2) + min(?4, max(?5 - max(spent_us, ?5 - ?3 * ?2), 0) / ?2) * ?2 \
-     WHERE downstream = ?1 RETURNING granted, max(spent_us + ?2 - ?5, 0) AS more_us";
+     RETURNING granted, max(spent_us + ?2 - ?5, 0) AS more_us";
 
 /// The writer's lock is held: the row is made where there is none.
 const LOCK: &str = "INSERT INTO aftercommit_origins (origin, changed_at) VALUES (?1, ?2) \
@@ -64,7 +73,13 @@ impl Budget for SqliteStore {
     async fn take(&self, downstream: &str, rate: Rate, wanted: u32) -> Result<Granted, StoreError> {
         // Asked on a reader: an idle worker never takes the one write lock.
         let mut reader = self.reader(DOING).await?;
-        if !is_due(&mut reader, downstream, SystemClock.wall()).await? {
+        let due: bool = sqlx::query_scalar(sqlx::AssertSqlSafe(format!("SELECT {IS_DUE}")))
+            .bind(downstream.to_owned())
+            .bind(SystemClock.wall().micros())
+            .fetch_one(&mut *reader)
+            .await
+            .map_err(StoreError::during(DOING))?;
+        if !due {
             return Ok(Granted { calls: 0, more_in: None });
         }
         drop(reader);
@@ -220,10 +235,10 @@ async fn take(
         .bind(i64::from(rate.burst()))
         .bind(i64::from(wanted))
         .bind(now.micros())
-        .fetch_optional(conn)
+        .bind(rate.to_string())
+        .fetch_one(conn)
         .await
         .map_err(StoreError::during(DOING))?;
-    let Some(row) = row else { return Ok(Granted { calls: 0, more_in: None }) };
     let fields = Fields::new(&row, "aftercommit_rates", 0);
     let more = Duration::from_micros(u64::try_from(fields.int("more_us")?).unwrap_or(0));
     Ok(Granted { calls: fields.count("granted")?, more_in: Some(more) })
@@ -261,14 +276,16 @@ pub(super) async fn register(
     known.await.map(drop).map_err(StoreError::during("registering a downstream"))
 }
 
-/// An origin that was in no trouble for an hour is as good as new.
+/// An origin that was in no trouble for an hour is as good as new; nor is one of use that nobody tried for a day, since who has
+/// anything for it tries each minute.
 pub(super) async fn forget_origins(conn: &mut SqliteConnection, now: Timestamp) -> Result<(), StoreError> {
     sqlx::query(
         "DELETE FROM aftercommit_origins \
-         WHERE changed_at < ?2 AND open_until IS NULL AND coalesce(paused_until, 0) < ?1",
+         WHERE changed_at < ?2 AND (open_until IS NULL OR changed_at < ?3) AND coalesce(paused_until, 0) < ?1",
     )
     .bind(now.micros())
     .bind(now.minus(Duration::from_secs(3600)).micros())
+    .bind(now.minus(Duration::from_secs(24 * 3600)).micros())
     .execute(conn)
     .await
     .map(drop)

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
-    budget::HELD,
+    budget::{HELD, REGISTERED_HELD},
     row::{Fields, HISTORY, history, json_ids, next_token},
     sweep::set_aside,
 };
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Whether anything of `?1` is due at `?2`: asked on a reader, so that an idle worker never takes the one write lock.
-const IS_DUE: &str = "(EXISTS (SELECT 1 FROM aftercommit_queue WHERE downstream = ?1 AND lane = 'r' AND claimed = 0) \
+pub(super) const IS_DUE: &str = "(EXISTS (SELECT 1 FROM aftercommit_queue WHERE downstream = ?1 AND lane = 'r' AND claimed = 0) \
        OR EXISTS (SELECT 1 FROM aftercommit_queue \
              WHERE downstream = ?1 AND lane = 't' AND claimed = 0 AND due_at <= ?2))";
 
@@ -72,11 +72,11 @@ async fn due(conn: &mut SqliteConnection, want: &Want, now: Timestamp) -> Result
              e.headers, e.target, e.metadata, e.trace_context, e.created_at, p.request_sha256, {HISTORY} \
          FROM ( \
              SELECT * FROM (SELECT id, due_at FROM aftercommit_queue \
-                 WHERE downstream = ?1 AND lane = 'r' AND claimed = 0 ORDER BY due_at, id LIMIT ?4) \
+                 WHERE downstream = ?1 AND lane = 'r' AND claimed = 0 ORDER BY due_at, id LIMIT ?5) \
              UNION ALL \
              SELECT * FROM (SELECT id, due_at FROM aftercommit_queue \
-                 WHERE downstream = ?1 AND lane = 't' AND claimed = 0 AND due_at <= ?2 ORDER BY due_at, id LIMIT ?4) \
-             ORDER BY due_at, id LIMIT ?4 \
+                 WHERE downstream = ?1 AND lane = 't' AND claimed = 0 AND due_at <= ?2 ORDER BY due_at, id LIMIT ?5) \
+             ORDER BY due_at, id LIMIT ?5 \
          ) AS due \
          CROSS JOIN aftercommit_queue AS q ON q.id = due.id \
          LEFT JOIN aftercommit_effects AS e ON e.id = due.id \
@@ -87,6 +87,7 @@ async fn due(conn: &mut SqliteConnection, want: &Want, now: Timestamp) -> Result
         .bind(want.downstream.to_string())
         .bind(now.micros())
         .bind(i64::from(want.trial))
+        .bind(want.origin.as_deref().map(str::to_owned))
         .bind(i64::from(want.slots))
         .fetch_all(conn)
         .await
@@ -238,7 +239,12 @@ pub(super) async fn is_due(
     downstream: &str,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    due_past(conn, (downstream, 0), now).await
+    sqlx::query_scalar(sqlx::AssertSqlSafe(format!("SELECT NOT {REGISTERED_HELD} AND {IS_DUE}")))
+        .bind(downstream.to_owned())
+        .bind(now.micros())
+        .fetch_one(conn)
+        .await
+        .map_err(StoreError::during("looking for work"))
 }
 
 /// Whether anything that `want` asks for is due, and not held; a trial is not held by a breaker.
@@ -247,18 +253,11 @@ pub(super) async fn is_wanted(
     want: &Want,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    due_past(conn, (&want.downstream, i64::from(want.trial)), now).await
-}
-
-async fn due_past(
-    conn: &mut SqliteConnection,
-    (downstream, trial): (&str, i64),
-    now: Timestamp,
-) -> Result<bool, StoreError> {
     sqlx::query_scalar(sqlx::AssertSqlSafe(format!("SELECT NOT {HELD} AND {IS_DUE}")))
-        .bind(downstream.to_owned())
+        .bind(want.downstream.to_string())
         .bind(now.micros())
-        .bind(trial)
+        .bind(i64::from(want.trial))
+        .bind(want.origin.as_deref().map(str::to_owned))
         .fetch_one(conn)
         .await
         .map_err(StoreError::during("looking for work"))

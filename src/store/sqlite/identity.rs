@@ -1,8 +1,13 @@
 //! Which database this is, and the HOLD. A file has no cluster: the installation and the tokens tell whether it went back.
 
+use std::time::Duration;
+
 use sqlx::{Row as _, SqliteConnection, sqlite::SqliteRow};
 
-use super::{SqliteStore, row::Fields};
+use super::{
+    SqliteStore,
+    row::{Fields, next_token},
+};
 use crate::{
     clock::Timestamp,
     effect::EffectId,
@@ -15,6 +20,7 @@ use crate::{
     verb::Actor,
 };
 
+const MARKING: &str = "making effects uncertain";
 const DOING: &str = "asking the database which one it is";
 
 const IDENTITY: &str = "SELECT (SELECT value FROM aftercommit_meta WHERE key = 'installation') AS installation, \
@@ -47,15 +53,29 @@ const BATCH: &str = "SELECT count(*) AS n, max(id) AS last FROM ( \
      SELECT id FROM aftercommit_queue WHERE id > ?1 ORDER BY id LIMIT ?2)";
 
 /// Every effect is looked at again by the sweep once the hold is lifted.
+///
+/// A request of the lost history may travel until `?5`, so nothing that was seen of the effect counts: under the new
+/// token a probe begins anew, and it makes a late answer of whatever is still to be settled under the old one: that can say
+/// *applied*, and cannot make the effect certain again. One that was found to be applied meanwhile ends as it would have.
 const MARK: &str = "UPDATE aftercommit_queue \
-     SET uncertain = 1, sent_before = 1, \
+     SET uncertain = 1, sent_before = 1, resend = 0, \
          first_sent_at = coalesce(first_sent_at, max(e.created_at, coalesce(e.due_at, e.created_at))), \
-         terms = coalesce(aftercommit_queue.terms, o.terms), \
+         terms = coalesce(aftercommit_queue.terms, o.terms), quiet_at = max(coalesce(quiet_at, ?5), ?5), \
+         claimed = claimed = 1 AND applied_late = 1, \
+         token = CASE WHEN claimed = 1 AND applied_late = 1 THEN token ELSE ?6 END, \
+         lane = CASE WHEN claimed = 1 AND applied_late = 0 THEN 't' ELSE lane END, \
+         due_at = CASE WHEN claimed = 1 AND applied_late = 0 THEN ?5 \
+                       WHEN lane = 'd' AND aftercommit_queue.due_at IS NOT NULL THEN max(aftercommit_queue.due_at, ?5) \
+                       ELSE aftercommit_queue.due_at END, \
          sweep_at = CASE WHEN lane = 'd' THEN sweep_at ELSE ?4 END \
      FROM aftercommit_effects AS e \
      LEFT JOIN aftercommit_operations AS o ON o.downstream = e.downstream AND o.operation = coalesce(e.operation, '') \
      WHERE e.id = aftercommit_queue.id AND aftercommit_queue.id > ?1 AND aftercommit_queue.id <= ?2 \
        AND e.created_at <= ?3";
+
+/// The longest that a request of today's may travel.
+const LONGEST: &str = "SELECT coalesce(max(min(t.timeout_us, 3155760000000000) + min(t.margin_us, 3155760000000000)), 0) \
+     FROM aftercommit_operations AS o JOIN aftercommit_terms AS t ON t.id = o.terms";
 
 const NEXT_EPOCH: &str = "INSERT INTO aftercommit_identity (one, epoch, accepted_at) VALUES (1, ?1 + 1, ?2) \
      ON CONFLICT (one) DO UPDATE SET epoch = max(epoch + 1, excluded.epoch), accepted_at = excluded.accepted_at";
@@ -113,9 +133,8 @@ impl Identify for SqliteStore {
         row.as_ref().map(hold).transpose()
     }
 
-    async fn mark_uncertain(&self) -> Result<bool, StoreError> {
-        self.write("making effects uncertain", |conn, now| Box::pin(async move { mark(conn, now).await }))
-            .await
+    async fn mark_uncertain(&self, lease: Duration) -> Result<bool, StoreError> {
+        self.write(MARKING, move |conn, now| Box::pin(async move { mark(conn, lease, now).await })).await
     }
 
     async fn lift_hold(&self, actor: &Actor) -> Result<Lifted, StoreError> {
@@ -166,30 +185,40 @@ fn hold(row: &SqliteRow) -> Result<Hold, StoreError> {
     })
 }
 
-async fn mark(conn: &mut SqliteConnection, now: Timestamp) -> Result<bool, StoreError> {
+async fn mark(conn: &mut SqliteConnection, lease: Duration, now: Timestamp) -> Result<bool, StoreError> {
     let Some(row) = held(conn).await? else { return Ok(false) };
     let standing = hold(&row)?;
     if !standing.went_back || standing.marked {
         return Ok(false);
     }
     let from = Fields::new(&row, "aftercommit_hold", 1).int("marked_to")?;
-    mark_batch(conn, from, standing.since, now).await.map_err(StoreError::during("making effects uncertain"))
+    let token = next_token(conn).await?;
+    let longest: i64 =
+        sqlx::query_scalar(LONGEST).fetch_one(&mut *conn).await.map_err(StoreError::during(MARKING))?;
+    let longest = Duration::from_micros(u64::try_from(longest).unwrap_or(0));
+    let mark = Mark { since: standing.since, now, quiet_at: now.plus(lease.max(longest)), token };
+    mark_batch(conn, from, &mark).await.map_err(StoreError::during(MARKING))
 }
 
-async fn mark_batch(
-    conn: &mut SqliteConnection,
-    from: i64,
+/// What a batch is marked with.
+struct Mark {
     since: Timestamp,
     now: Timestamp,
-) -> Result<bool, sqlx::Error> {
+    quiet_at: Timestamp,
+    token: Token,
+}
+
+async fn mark_batch(conn: &mut SqliteConnection, from: i64, mark: &Mark) -> Result<bool, sqlx::Error> {
     let batch = sqlx::query(BATCH).bind(from).bind(MARK_BATCH).fetch_one(&mut *conn).await?;
     let (n, last): (i64, Option<i64>) = (batch.try_get("n")?, batch.try_get("last")?);
     let last = last.unwrap_or(from);
     sqlx::query(MARK)
         .bind(from)
         .bind(last)
-        .bind(since.micros())
-        .bind(now.micros())
+        .bind(mark.since.micros())
+        .bind(mark.now.micros())
+        .bind(mark.quiet_at.micros())
+        .bind(mark.token.get())
         .execute(&mut *conn)
         .await?;
     let more = n == MARK_BATCH;

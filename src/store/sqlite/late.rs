@@ -36,8 +36,9 @@ pub(super) async fn late(
     if answer.attempt.verdict != Verdict::Applied {
         return Ok(Late::Logged);
     }
+    let absent = seen_absent(conn, id, token).await?;
     let Some(row) = Met::load(conn, id).await? else {
-        return ended(conn, id, token).await;
+        return if absent { Ok(Late::Contradicts) } else { ended(conn, id, token).await };
     };
     if row.claimed && (row.uncertain || row.token == token) {
         sqlx::query("UPDATE aftercommit_queue SET applied_late = 1 WHERE id = ?1")
@@ -45,11 +46,11 @@ pub(super) async fn late(
             .execute(conn)
             .await
             .map_err(StoreError::during("noting a late answer"))?;
-        return Ok(Late::Noted);
+        return Ok(if absent { Late::Contradicts } else { Late::Noted });
     }
     if !row.uncertain {
-        // A certain effect that an earlier attempt applied after all: somebody said that it was not.
-        return Ok(if row.denied { Late::Contradicts } else { Late::Logged });
+        // A certain effect that an earlier attempt applied after all: a person, or a probe, said that it was not.
+        return Ok(if row.denied || absent { Late::Contradicts } else { Late::Logged });
     }
     let ending = Ending {
         id,
@@ -64,7 +65,7 @@ pub(super) async fn late(
         first: None,
     };
     Writes::of_ending(ending, now).apply(conn).await?;
-    Ok(Late::Succeeded)
+    Ok(if absent { Late::Contradicts } else { Late::Succeeded })
 }
 
 /// A queue row as a late answer meets it.
@@ -100,6 +101,18 @@ impl Met {
             denied: fields.flag("denied")?,
         }))
     }
+}
+
+/// Whether a probe began a new history since the claim that now answers: what was sent under it was seen absent, twice.
+async fn seen_absent(conn: &mut SqliteConnection, id: i64, token: i64) -> Result<bool, StoreError> {
+    sqlx::query_scalar(
+        "SELECT EXISTS (SELECT 1 FROM aftercommit_absences WHERE effect_id = ?1 AND token > ?2)",
+    )
+    .bind(id)
+    .bind(token)
+    .fetch_one(conn)
+    .await
+    .map_err(StoreError::during("reading what a late answer meets"))
 }
 
 /// A late *applied* that meets a finished effect: it agrees, or it contradicts what people read there.

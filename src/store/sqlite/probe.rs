@@ -1,12 +1,12 @@
 //! Probes: which are due, and what they came to.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
     SqliteStore,
-    budget::HELD,
+    budget::{HELD, REGISTERED_HELD},
     claim::effect,
     row::{Fields, HISTORY, history, json_ids, next_token},
     write::{Ending, Writes},
@@ -22,6 +22,9 @@ use crate::{
 
 const CLAIMING: &str = "claiming probes";
 const SETTLING: &str = "settling a probe";
+
+/// No worker keeps an answer to itself for so long.
+const ABSENCES_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Whether a probe of `?1` is due at `?2`. Served by `aftercommit_queue_probe`.
 const IS_DUE: &str =
@@ -48,7 +51,7 @@ impl Probes for SqliteStore {
             let mut reader = self.reader(CLAIMING).await?;
             let now = SystemClock.wall();
             for want in wants.iter().filter(|want| want.slots > 0) {
-                if is_due(&mut reader, &want.downstream, now).await? {
+                if is_wanted(&mut reader, want, now).await? {
                     due.push(want.clone());
                 }
             }
@@ -87,11 +90,25 @@ impl Probes for SqliteStore {
 }
 
 async fn is_due(conn: &mut SqliteConnection, downstream: &str, now: Timestamp) -> Result<bool, StoreError> {
-    // An origin that is left alone is not asked either: its breaker is tried by calls, not by probes.
-    sqlx::query_scalar(sqlx::AssertSqlSafe(format!("SELECT NOT {HELD} AND {IS_DUE}")))
+    sqlx::query_scalar(sqlx::AssertSqlSafe(format!("SELECT NOT {REGISTERED_HELD} AND {IS_DUE}")))
         .bind(downstream.to_owned())
         .bind(now.micros())
-        .bind(0_i64)
+        .fetch_one(conn)
+        .await
+        .map_err(StoreError::during("looking for probes"))
+}
+
+/// An origin that is left alone is not asked either, but by the one probe that tries it.
+async fn is_wanted(
+    conn: &mut SqliteConnection,
+    want: &ProbeWant,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    sqlx::query_scalar(sqlx::AssertSqlSafe(format!("SELECT NOT {HELD} AND {IS_DUE}")))
+        .bind(want.downstream.to_string())
+        .bind(now.micros())
+        .bind(i64::from(want.trial))
+        .bind(want.origin.as_deref().map(str::to_owned))
         .fetch_one(conn)
         .await
         .map_err(StoreError::during("looking for probes"))
@@ -102,7 +119,7 @@ async fn claim(
     want: &ProbeWant,
     now: Timestamp,
 ) -> Result<Vec<DueProbe>, StoreError> {
-    if !is_due(conn, &want.downstream, now).await? {
+    if !is_wanted(conn, want, now).await? {
         return Ok(Vec::new());
     }
     let ids: Vec<i64> = sqlx::query_scalar(
@@ -201,8 +218,8 @@ async fn settle(
 ) -> Result<Settled, StoreError> {
     let id = settlement.id.get();
     // The fence: in doubt under the same token, left alone since the probe was begun, and no other one was begun.
-    let held: Option<(String, i64, bool)> = sqlx::query_as(
-        "SELECT q.downstream, q.number, q.sent_before FROM aftercommit_queue AS q \
+    let held: Option<(String, i64, bool, bool)> = sqlx::query_as(
+        "SELECT q.downstream, q.number, q.sent_before, EXISTS (SELECT 1 FROM aftercommit_hold) FROM aftercommit_queue AS q \
          JOIN aftercommit_probes AS p ON p.id = q.id \
          WHERE q.id = ?1 AND q.token = ?2 AND q.lane = 'd' AND q.due_at = p.due_at AND p.token = q.token AND p.probe = ?3",
     )
@@ -212,7 +229,12 @@ async fn settle(
     .fetch_optional(&mut *conn)
     .await
     .map_err(StoreError::during(SETTLING))?;
-    let Some((downstream, number, sent_before)) = held else { return Ok(Settled::Lost) };
+    let Some((downstream, number, sent_before, on_hold)) = held else { return Ok(Settled::Lost) };
+    if on_hold {
+        // What was asked before the database went back says nothing about what it lost.
+        put_off(conn, id, (now.micros(), None, 0), settlement).await?;
+        return Ok(Settled::Lost);
+    }
     let held = Held { downstream, number, sent_before };
     let note = settlement.note.clone();
     match &settlement.decision {
@@ -287,6 +309,14 @@ async fn new_history(
     .execute(&mut *conn)
     .await
     .map_err(StoreError::during(SETTLING))?;
+    // Kept for a while: an answer to what was sent before may still come, and prove otherwise.
+    sqlx::query("INSERT INTO aftercommit_absences (effect_id, token, seen_at) VALUES (?1, ?2, ?3)")
+        .bind(settlement.id.get())
+        .bind(token.get())
+        .bind(now.micros())
+        .execute(&mut *conn)
+        .await
+        .map_err(StoreError::during(SETTLING))?;
     over(conn, settlement.id.get()).await
 }
 
@@ -322,8 +352,13 @@ async fn over(conn: &mut SqliteConnection, id: i64) -> Result<(), StoreError> {
         .map_err(StoreError::during(SETTLING))
 }
 
-/// Forgets doubts that ended some other way.
-pub(super) async fn forget(conn: &mut SqliteConnection) -> Result<(), StoreError> {
+/// Forgets doubts that ended some other way, and absences that no worker's answer can be about any more.
+pub(super) async fn forget(conn: &mut SqliteConnection, now: Timestamp) -> Result<(), StoreError> {
+    sqlx::query("DELETE FROM aftercommit_absences WHERE seen_at < ?1")
+        .bind(now.minus(ABSENCES_KEPT).micros())
+        .execute(&mut *conn)
+        .await
+        .map_err(StoreError::during("forgetting probes"))?;
     sqlx::query(
         "DELETE FROM aftercommit_probes WHERE NOT EXISTS (SELECT 1 FROM aftercommit_queue AS q \
              WHERE q.id = aftercommit_probes.id AND q.token = aftercommit_probes.token AND q.lane = 'd')",

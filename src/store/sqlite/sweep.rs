@@ -170,6 +170,6 @@ pub(super) async fn maintain(conn: &mut SqliteConnection, now: Timestamp) -> Res
         .await
         .map_err(StoreError::during("maintaining"))?;
     super::budget::forget_origins(conn, now).await?;
-    super::probe::forget(conn).await?;
+    super::probe::forget(conn, now).await?;
     drop_claims(conn, &[], now).await
 }

@@ -121,6 +121,7 @@ impl Claimer {
             slots: args.batch,
             lease: Duration::from_secs(60),
             terms: self.terms.clone(),
+            origin: None,
             trial: false,
         }];
         let mut times = Vec::new();

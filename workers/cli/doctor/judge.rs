@@ -4,11 +4,15 @@ use std::time::Duration;
 
 use aftercommit::{
     clock::Timestamp,
-    store::{DownstreamInfo, Examined, WorkerInfo},
+    store::{DownstreamInfo, Examined, WorkerInfo, identity::Hold},
 };
 
 use super::Finding;
-use crate::cli::{context::invocation, output::plural, times::span};
+use crate::cli::{
+    context::invocation,
+    output::plural,
+    times::{span, utc},
+};
 
 /// A difference of clocks that log rows and schedules made elsewhere can bear.
 const CLOCKS_MAX: Duration = Duration::from_secs(2);
@@ -80,6 +84,22 @@ pub(super) fn schema(examined: &Examined) -> Vec<Finding> {
         }
     });
     findings
+}
+
+/// Whether anything may be sent at all.
+pub(super) fn hold(hold: Option<&Hold>) -> Finding {
+    let Some(hold) = hold else { return Finding::ok("hold", "the fleet is not on hold") };
+    let found = format!(
+        "on HOLD since {}, found by {}: {}; nothing is sent, probed or swept",
+        utc(hold.since),
+        hold.found_by,
+        hold.reason
+    );
+    let remedy = format!(
+        "check that this is the right database (`{0} hold show`), then `{0} hold lift --reason …`",
+        invocation()
+    );
+    Finding::fail("hold", found, remedy)
 }
 
 /// How far this machine's clock is from the database's.
@@ -201,6 +221,22 @@ mod tests {
         assert_eq!(downstream(&info(Some("http"), 0, 0, None), now)[0].level, Level::Warn);
         assert_eq!(downstream(&info(Some("http"), 1, 3, Some(0)), now)[0].level, Level::Warn, "late");
         assert_eq!(downstream(&info(Some("http"), 1, 3, Some(3_599_000_000)), now)[0].level, Level::Ok);
+    }
+
+    #[test]
+    fn a_hold_is_a_failure_that_says_what_to_do() {
+        assert_eq!(hold(None).level, Level::Ok);
+        let held = Hold {
+            since: Timestamp::from_micros(0),
+            found_by: "w1".to_owned(),
+            reason: "the database went back".to_owned(),
+            went_back: true,
+            marked: true,
+        };
+        let finding = hold(Some(&held));
+        assert_eq!(finding.level, Level::Fail);
+        assert!(finding.found.contains("the database went back"), "{finding:?}");
+        assert!(finding.remedy.is_some_and(|remedy| remedy.contains("hold lift")));
     }
 
     #[test]

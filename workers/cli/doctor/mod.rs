@@ -178,6 +178,7 @@ async fn look(store: Arc<dyn Database>, findings: &mut Vec<Finding>) -> anyhow::
     let examined = store.examine().await?;
     let workers = store.workers().await?;
     let downstreams = store.downstreams().await?;
+    findings.push(judge::hold(store.hold().await?.as_ref()));
     let before = SystemClock.boot();
     let here = SystemClock.wall();
     let there = store.now().await?;

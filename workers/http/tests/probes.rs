@@ -10,7 +10,7 @@ use std::{
 use aftercommit::{
     downstream::{Closed, Probe, Served},
     effect::Effect,
-    outcome::{Probed, Sighting},
+    outcome::{Contact, Probed, Sighting},
 };
 
 use super::{
@@ -298,4 +298,22 @@ fn a_probe_that_could_lie_is_refused() {
         let error = refused(&toml);
         assert!(error.contains(why), "{why:?} was expected of:\n{toml}\nand it said: {error}");
     }
+}
+
+/// Told to the fleet like what a call shows.
+#[tokio::test]
+async fn an_answer_tells_of_its_origin_what_a_calls_would() {
+    for (status, body, contact) in [
+        (200, r#"{"data":[]}"#, Contact::Answered),
+        (404, "", Contact::Answered),
+        (429, "", Contact::Answered),
+        (401, "", Contact::Refused),
+        (403, "", Contact::Refused),
+        (408, "", Contact::Failed),
+        (503, "", Contact::Failed),
+    ] {
+        assert_eq!(legacy(status, body).await.contact, contact, "HTTP {status}");
+    }
+    let silent = Server::start(|_connection| async {}).await;
+    assert_eq!(ask(&at(&silent, LEGACY), effect()).await.contact, Contact::Failed);
 }
