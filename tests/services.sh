@@ -106,6 +106,7 @@ print(f"host={p.hostname} port={p.port or 5432} user={p.username}" + (f" passwor
     printf '%s\n' '[databases]' "* = $server" '[pgbouncer]' 'listen_addr = 127.0.0.1' "listen_port = $port" 'unix_socket_dir =' \
       'auth_type = any' 'pool_mode = transaction' 'default_pool_size = 2' 'max_client_conn = 500' >"$scratch/pgbouncer/ini"
     [ "$(id -u)" != 0 ] || chown -R "$user:" "$scratch/pgbouncer"
+    : >"$scratch/pgbouncer.log"
     (cd "$scratch" && as "$user" "$pgbouncer" "$scratch/pgbouncer/ini") >"$scratch/pgbouncer.log" 2>&1 &
     pid=$!
     for n in $(seq 1 200); do

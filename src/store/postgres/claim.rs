@@ -18,7 +18,7 @@ use super::{
 use crate::{
     clock::{Timestamp, duration_micros},
     contract::Window,
-    effect::{Effect, EffectId},
+    effect::EffectId,
     error::StoreError,
     store::{Claim, Token, Want},
 };
@@ -297,20 +297,7 @@ impl Looked {
             Some(downstream) => Arc::clone(downstream),
             None => row::get::<String>(row, "downstream")?.into(),
         };
-        let effect = Effect {
-            id,
-            downstream,
-            operation: row::get(row, "operation")?,
-            key: row::get(row, "idempotency_key")?,
-            payload: row::get(row, "payload")?,
-            body: row::get(row, "body")?,
-            content_type: row::get(row, "content_type")?,
-            headers: row::get(row, "headers")?,
-            target: row::get(row, "target")?,
-            metadata: row::get(row, "metadata")?,
-            trace_context: row::get(row, "trace_context")?,
-            created_at: row::get(row, "created_at")?,
-        };
+        let effect = row::effect(row, id, downstream)?;
         Ok(Claim {
             effect: Arc::new(effect),
             token: Token::new(row::get(row, "token")?),

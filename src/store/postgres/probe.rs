@@ -12,7 +12,7 @@ use super::{
 use crate::{
     clock::{Timestamp, duration_micros},
     decision::{Decision, Doubt},
-    effect::{Effect, EffectId},
+    effect::EffectId,
     error::StoreError,
     state::State,
     store::{DueProbe, Next, ProbeSettlement, ProbeWant, Probes, Settled, Token},
@@ -215,20 +215,8 @@ async fn end(
 
 fn due_probe(row: &PgRow) -> Result<DueProbe, StoreError> {
     let hash: Option<Vec<u8>> = row::get(row, "request_sha256")?;
-    let effect = Effect {
-        id: EffectId::new(row::get(row, "id")?),
-        downstream: row::get::<String>(row, "downstream")?.into(),
-        operation: row::get(row, "operation")?,
-        key: row::get(row, "idempotency_key")?,
-        payload: row::get(row, "payload")?,
-        body: row::get(row, "body")?,
-        content_type: row::get(row, "content_type")?,
-        headers: row::get(row, "headers")?,
-        target: row::get(row, "target")?,
-        metadata: row::get(row, "metadata")?,
-        trace_context: row::get(row, "trace_context")?,
-        created_at: row::get(row, "created_at")?,
-    };
+    let downstream = row::get::<String>(row, "downstream")?.into();
+    let effect = row::effect(row, EffectId::new(row::get(row, "id")?), downstream)?;
     Ok(DueProbe {
         effect: Arc::new(effect),
         token: Token::new(row::get(row, "token")?),

@@ -1,6 +1,8 @@
 //! Reading rows, and time on the wire. Nothing that stands in a column may fail a batch: times of any size are times, and
 //! JSON is read as text.
 
+use std::sync::Arc;
+
 use sqlx::{
     Decode, Encode, Postgres, Row, Type,
     encode::IsNull,
@@ -12,7 +14,7 @@ use crate::{
     clock::Timestamp,
     contract::Window,
     decision::History,
-    effect::EffectId,
+    effect::{Effect, EffectId},
     error::StoreError,
     outcome::{Response, Verdict, stored_text},
     state::State,
@@ -126,6 +128,24 @@ macro_rules! history_columns {
     };
 }
 pub(super) use history_columns;
+
+/// An effect as its downstream is given it.
+pub(super) fn effect(row: &PgRow, id: EffectId, downstream: Arc<str>) -> Result<Effect, StoreError> {
+    Ok(Effect {
+        id,
+        downstream,
+        operation: get(row, "operation")?,
+        key: get(row, "idempotency_key")?,
+        payload: get(row, "payload")?,
+        body: get(row, "body")?,
+        content_type: get(row, "content_type")?,
+        headers: get(row, "headers")?,
+        target: get(row, "target")?,
+        metadata: get(row, "metadata")?,
+        trace_context: get(row, "trace_context")?,
+        created_at: get(row, "created_at")?,
+    })
+}
 
 /// What is known of an effect.
 pub(super) fn history(row: &PgRow) -> Result<History, StoreError> {
