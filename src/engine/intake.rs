@@ -260,20 +260,13 @@ impl Intake {
         }
     }
 
-    /// Nothing more is known to be due: short looks first, then the poll.
+    /// Nothing more is known to be due: short looks first, then the poll. A hint ends either.
     async fn look_again(&mut self) {
-        if let Some(follow_up) = FOLLOW_UPS.get(self.looks) {
-            self.looks += 1;
-            tokio::time::sleep(*follow_up).await;
-        } else {
-            self.wait_for_work().await;
-        }
-    }
-
-    async fn wait_for_work(&mut self) {
         let next_due = Timestamp::from_micros(self.shared.next_due.swap(i64::MAX, Ordering::Relaxed));
-        let until_due = next_due.since(self.shared.clock.wall());
-        let at_most = self.shared.config.poll.min(until_due.max(Duration::from_millis(1)));
+        let until_due = next_due.since(self.shared.clock.wall()).max(Duration::from_millis(1));
+        let pause = FOLLOW_UPS.get(self.looks).copied().unwrap_or(self.shared.config.poll);
+        let at_most = pause.min(until_due);
+        self.looks += 1;
         let asked = self.shared.clock.boot();
         self.shared.store.work_arrived(at_most).await;
         if self.shared.clock.boot() - asked < at_most {

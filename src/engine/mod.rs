@@ -12,6 +12,7 @@ mod config;
 mod figures;
 mod held_by;
 mod hold;
+mod idle;
 mod intake;
 mod late;
 mod lease;
@@ -28,7 +29,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicI64, AtomicUsize, Ordering},
+        atomic::{AtomicI64, Ordering},
     },
     time::Duration,
 };
@@ -78,8 +79,8 @@ struct Shared {
     /// What holds calls back; asked right before every first byte.
     budgets: Arc<Budgets>,
     figures: Figures,
-    /// Probes that are open.
-    probing: AtomicUsize,
+    /// What the prober has under way: whoever waits until this worker is idle asks.
+    probing: idle::Probing,
     /// The earliest retry that this worker scheduled, in the database's microseconds: the intake looks again then.
     next_due: AtomicI64,
     /// The numbers of the registered terms; written at every (re)connect.
@@ -127,7 +128,7 @@ impl Engine {
             counters: Counters::default(),
             budgets: Arc::default(),
             figures,
-            probing: AtomicUsize::new(0),
+            probing: idle::Probing::default(),
             next_due: AtomicI64::new(i64::MAX),
             terms: Mutex::default(),
             watch: hold::Watch::default(),
@@ -209,14 +210,14 @@ impl Engine {
         swept.and(claimed).and(probed).map(|_| self.report())
     }
 
-    /// Works until nothing is due, in flight or about to be retried, and no probe is due now: what is to be probed later is in
-    /// doubt until then, as it would be for a person.
+    /// Works until nothing is due or in flight, and no probe is due or open. What is to be retried later is left for later; what
+    /// is to be probed later is in doubt until then, as it would be for a person.
     ///
     /// # Errors
     ///
     /// [`StoreError`] only for what waiting cannot mend.
     pub async fn run_until_idle(&self, stop: Stop) -> Result<Report, StoreError> {
-        let watch = self.idle(&stop);
+        let watch = idle::wait(&self.shared, &stop);
         let run = self.run(stop.clone());
         tokio::pin!(run);
         tokio::select! {
@@ -224,30 +225,7 @@ impl Engine {
             () = watch => run.await,
         }
     }
-
-    /// Returns, with the drain begun, once the database has nothing left to do for this worker. It is asked only when this
-    /// worker itself has nothing in hand: the question costs it as much as a claim.
-    async fn idle(&self, stop: &Stop) {
-        let names: Vec<Arc<str>> = self.shared.served.keys().cloned().collect();
-        let mut claimed = None;
-        loop {
-            tokio::time::sleep(self.shared.config.poll.min(IDLE_LOOK_MAX)).await;
-            let before = claimed.replace(self.report().claimed);
-            if before != claimed || !self.shared.leases.is_empty() {
-                continue;
-            }
-            if self.shared.store.is_idle(&names).await.unwrap_or(false)
-                && !probe::is_busy(&self.shared).await.unwrap_or(true)
-            {
-                stop.drain.cancel();
-                return;
-            }
-        }
-    }
 }
-
-/// Between two looks at whether a worker that is to end when idle is.
-const IDLE_LOOK_MAX: Duration = Duration::from_millis(200);
 
 /// The tasks of one run: attempts, the settler, the renewal thread.
 struct Session {

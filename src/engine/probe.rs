@@ -26,6 +26,7 @@ use tokio_util::task::TaskTracker;
 use super::{
     Counters, LEASE_MARGIN, Outages, Shared, Stop, budget,
     held_by::{Budgets, Hold, Pass},
+    idle::UnderWay,
     lease::Base,
 };
 use crate::{
@@ -109,6 +110,8 @@ impl Prober {
         if wants.is_empty() {
             return Ok(0);
         }
+        // From before the claim until its probes count by themselves: the database has put them off before we hear of them.
+        let _round = UnderWay::begin(&self.shared);
         let boot = self.shared.clock.boot();
         // In a task of its own, since a database future must not be dropped half-way.
         let shared = self.shared.clone();
@@ -131,10 +134,10 @@ impl Prober {
             .expect("only the prober takes slots, and it claimed no more than were free");
         let (shared, stop, freed) = (self.shared.clone(), self.stop.clone(), self.freed.clone());
         let base = Base { boot, at: due.claimed_at, ahead };
-        self.shared.probing.fetch_add(1, Ordering::SeqCst);
+        let under_way = UnderWay::begin(&self.shared);
         self.tracker.spawn(async move {
             ask(&shared, &due, (base, pass), &stop).await;
-            shared.probing.fetch_sub(1, Ordering::SeqCst);
+            drop(under_way);
             drop(permit);
             freed.notify_one();
         });
@@ -164,13 +167,13 @@ async fn claim(shared: &Shared, wants: Vec<ProbeWant>) -> Result<Vec<(DueProbe, 
     Ok(Vec::new())
 }
 
-/// Whether a probe that this worker could make is due, or open.
-pub(super) async fn is_busy(shared: &Shared) -> Result<bool, StoreError> {
+/// Whether a probe that this worker could make is due. One that is claimed is put off, and not due.
+pub(super) async fn is_due(shared: &Shared) -> Result<bool, StoreError> {
     let names = asked(shared);
     if names.is_empty() {
         return Ok(false);
     }
-    Ok(shared.probing.load(Ordering::SeqCst) > 0 || shared.store.probe_is_due(&names).await?)
+    shared.store.probe_is_due(&names).await
 }
 
 /// The downstreams some operation of which can be asked.

@@ -139,7 +139,7 @@ pub trait Store: Budget + Probes + Retain + identity::Identify {
         operation: Option<&str>,
     ) -> Result<Option<RegisteredTerms>, StoreError>;
 
-    /// Whether anything is due, in flight, or scheduled before `horizon`: what `--until-idle` asks.
+    /// Whether nothing of `downstreams` is due now or in flight: what `--until-idle` asks. What is paused or held is not due.
     async fn is_idle(&self, downstreams: &[Arc<str>]) -> Result<bool, StoreError>;
 
     /// Waits until work may have arrived, at most `at_most`. A hint only: polling is the truth.

@@ -12,7 +12,13 @@ use aftercommit::{
 };
 use tokio::sync::Barrier;
 
-use super::{PATIENCE, Running, Stop, at_once, budgets::Endpoints, engine, reaches, unknown};
+use super::{
+    PATIENCE, Running, Stop, at_once,
+    budgets::Endpoints,
+    engine,
+    faulty::{FaultyStore, Op},
+    reaches, unknown,
+};
 use crate::support::{
     Asked, Look, Script, Scripted, TestDatabase, eventually, key_terms, lookup_terms, on_every_database,
 };
@@ -147,12 +153,15 @@ async fn credentials_refused_to_a_probe_pause_the_downstream(db: &TestDatabase) 
 async fn a_pause_stops_a_probe_between_two_pages(db: &TestDatabase) {
     let barrier = Arc::new(Barrier::new(2));
     let (asked, ids) = doubtful(db, [Look::Pages(barrier.clone())], 1).await;
-    let worker = start(db, &asked);
+    let store = FaultyStore::over(db.store.clone());
+    let worker = Running::start(engine(store.clone(), "w", vec![served(&asked)]));
     barrier.wait().await;
     let ann = aftercommit::verb::Actor { who: "ann".to_owned(), reason: None };
     db.store.pause("pay", &ann).await.expect("pausing works");
-    // A worker looks once a second.
-    tokio::time::sleep(Duration::from_millis(2500)).await;
+    // Whatever begins after this sees the pause, and has come to its end when the next one begins.
+    let looks = store.calls(Op::Budget);
+    let looked = async || (store.calls(Op::Budget) >= looks + 2).then_some(());
+    eventually(PATIENCE, "two more looks at what holds calls", looked).await;
     barrier.wait().await;
     let report = worker.drain().await;
     assert_eq!((db.state(ids[0]).await, report.probed), (State::InDoubt, 0), "it was given back");

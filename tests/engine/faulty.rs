@@ -20,6 +20,7 @@ use aftercommit::{
     verb::Actor,
 };
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 /// An operation of the store, as a test names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,6 +33,7 @@ pub(super) enum Op {
     Budget,
     ClaimProbes,
     SettleProbe,
+    ProbeIsDue,
 }
 
 /// When an operation fails.
@@ -51,6 +53,7 @@ struct Plan {
     down: bool,
     refused: Vec<EffectId>,
     hold: HashMap<Op, Arc<Notify>>,
+    answers: HashMap<Op, CancellationToken>,
     calls: HashMap<Op, usize>,
     faults_hit: usize,
     moves: HashMap<Op, usize>,
@@ -88,7 +91,12 @@ impl FaultyStore {
         self.plan.lock().unwrap().hold.entry(op).or_default().clone()
     }
 
-    /// The next `times` calls of `op` run on connections that are new.
+    /// Calls of `op` happen, and their answers wait until the returned token is cancelled.
+    pub(super) fn hold_answers(&self, op: Op) -> CancellationToken {
+        self.plan.lock().unwrap().answers.entry(op).or_default().clone()
+    }
+
+    /// The next `times` calls of `op` that happen run on connections that are new, as is known by the time of their answers.
     pub(super) fn move_during(&self, op: Op, times: usize) {
         self.plan.lock().unwrap().moves.insert(op, times);
     }
@@ -113,11 +121,6 @@ impl FaultyStore {
             held.notified().await;
         }
         let mut plan = self.plan.lock().unwrap();
-        if let Some(left) = plan.moves.get_mut(&op).filter(|left| **left > 0) {
-            *left -= 1;
-            plan.connections += 1;
-            plan.faults_hit += 1;
-        }
         let fault = if plan.down {
             Some(Fault::Before)
         } else {
@@ -127,21 +130,40 @@ impl FaultyStore {
         fault
     }
 
+    /// It happened; before whoever called is told.
+    async fn leave(&self, op: Op) {
+        let held = self.plan.lock().unwrap().answers.get(&op).cloned();
+        if let Some(held) = held {
+            held.cancelled().await;
+        }
+        let mut plan = self.plan.lock().unwrap();
+        if let Some(left) = plan.moves.get_mut(&op).filter(|left| **left > 0) {
+            *left -= 1;
+            plan.connections += 1;
+            plan.faults_hit += 1;
+        }
+    }
+
     fn lost() -> StoreError {
         StoreError::during("a planned fault")(sqlx::Error::Io(std::io::Error::other("planned")))
     }
 
-    async fn around<T>(
+    async fn around<T: Send>(
         &self,
         op: Op,
         call: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
         match self.enter(op).await {
-            None => call.await,
+            None => {
+                let answer = call.await;
+                self.leave(op).await;
+                answer
+            }
             Some(Fault::Before) => Err(Self::lost()),
             Some(Fault::Strange) => Err(StoreError::during("a planned fault")(sqlx::Error::RowNotFound)),
             Some(Fault::After) => {
                 call.await?;
+                self.leave(op).await;
                 Err(Self::lost())
             }
         }
@@ -315,6 +337,6 @@ impl Probes for FaultyStore {
     }
 
     async fn probe_is_due(&self, downstreams: &[Arc<str>]) -> Result<bool, StoreError> {
-        self.inner.probe_is_due(downstreams).await
+        self.around(Op::ProbeIsDue, self.inner.probe_is_due(downstreams)).await
     }
 }

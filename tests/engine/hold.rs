@@ -33,6 +33,7 @@ on_every_database! {
     a_worker_that_remembers_nothing_respects_a_hold,
     a_lifted_hold_is_not_entered_again,
     a_claim_on_a_new_connection_is_kept_where_the_server_is_the_one_that_we_knew,
+    a_claim_on_a_new_connection_is_given_back_where_the_server_is_another,
     a_prober_compares_before_it_asks,
 }
 on_postgres! {
@@ -269,6 +270,24 @@ async fn a_claim_on_a_new_connection_is_kept_where_the_server_is_the_one_that_we
     assert_eq!(calls(&downstream, "k"), 1);
     let status = db.status(id).await;
     assert_eq!(status.attempts, 1, "{status:?}");
+}
+
+async fn a_claim_on_a_new_connection_is_given_back_where_the_server_is_another(db: &TestDatabase) {
+    let (downstream, store) = (always(), FaultyStore::over(db.store.clone()));
+    let id = db.insert("pay", "k").await;
+    let answer = store.hold_answers(Op::Claim);
+    store.move_during(Op::Claim, 1);
+    let worker = Running::start(engine(store.clone(), "w", vec![served("pay", &downstream, key_terms())]));
+    reaches(db, id, State::InFlight).await;
+    db.sql.execute("UPDATE aftercommit.meta SET value = 'another' WHERE key = 'installation'").await;
+    answer.cancel();
+    let hold = held(db).await;
+    assert!(!hold.went_back && hold.reason.contains("another installation"), "{hold:?}");
+    let report = worker.drain().await;
+    let status = db.status(id).await;
+    assert_eq!((status.state, status.attempts, status.first_sent_at), (State::Ready, 0, None), "{status:?}");
+    assert_eq!((store.calls(Op::Settle), report.claimed, calls(&downstream, "k")), (1, 0, 0));
+    assert!(db.log(id).await.is_empty(), "it was never begun");
 }
 
 async fn a_prober_compares_before_it_asks(db: &TestDatabase) {

@@ -142,7 +142,7 @@ impl TestDatabase {
 
     /// Moves a stored time of one effect's row in `table` back by `by`.
     pub(crate) async fn shift_back(&self, table: &str, column: &str, id: EffectId, by: Duration) {
-        let key = if table == "queue" || table == "effects" { "id" } else { "effect_id" };
+        let key = if matches!(table, "queue" | "effects" | "probes") { "id" } else { "effect_id" };
         let moved = self.engine.before(column, by);
         let changed = self
             .sql

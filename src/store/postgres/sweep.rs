@@ -206,7 +206,7 @@ impl PgStore {
         row.as_ref().map(terms).transpose()
     }
 
-    /// Nothing due, nothing in flight, nothing that will be due by itself. What is in doubt waits for people.
+    /// Nothing due now, nothing in flight. What is due later, and what is in doubt, keeps no worker waiting here.
     pub(super) async fn nothing_to_do(&self, downstreams: &[Arc<str>]) -> Result<bool, StoreError> {
         let names: Vec<&str> = downstreams.iter().map(AsRef::as_ref).collect();
         let busy: bool = self

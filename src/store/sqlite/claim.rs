@@ -233,20 +233,6 @@ pub(super) async fn renew(
     Ok(held.into_iter().map(Token::new).collect())
 }
 
-/// Whether anything of `downstream` is due, and not held.
-pub(super) async fn is_due(
-    conn: &mut SqliteConnection,
-    downstream: &str,
-    now: Timestamp,
-) -> Result<bool, StoreError> {
-    sqlx::query_scalar(sqlx::AssertSqlSafe(format!("SELECT NOT {REGISTERED_HELD} AND {IS_DUE}")))
-        .bind(downstream.to_owned())
-        .bind(now.micros())
-        .fetch_one(conn)
-        .await
-        .map_err(StoreError::during("looking for work"))
-}
-
 /// Whether anything that `want` asks for is due, and not held; a trial is not held by a breaker.
 pub(super) async fn is_wanted(
     conn: &mut SqliteConnection,
@@ -263,21 +249,25 @@ pub(super) async fn is_wanted(
         .map_err(StoreError::during("looking for work"))
 }
 
-/// Whether nothing of `downstreams` is due or in flight; what is paused or held is not due.
+/// Whether nothing of `downstreams` is due or in flight; what is paused or held is not due. One statement for each: an
+/// effect that is claimed between two would be in neither.
 pub(super) async fn is_idle(
     conn: &mut SqliteConnection,
     downstreams: &[Arc<str>],
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     for downstream in downstreams {
-        let in_flight: bool = sqlx::query_scalar(
-            "SELECT EXISTS (SELECT 1 FROM aftercommit_queue WHERE claimed = 1 AND downstream = ?1)",
-        )
-        .bind(downstream.to_string())
-        .fetch_one(&mut *conn)
-        .await
-        .map_err(StoreError::during("looking for work"))?;
-        if in_flight || is_due(conn, downstream, now).await? {
+        let sql = format!(
+            "SELECT EXISTS (SELECT 1 FROM aftercommit_queue WHERE claimed = 1 AND downstream = ?1) \
+                 OR (NOT {REGISTERED_HELD} AND {IS_DUE})"
+        );
+        let busy: bool = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
+            .bind(downstream.to_string())
+            .bind(now.micros())
+            .fetch_one(&mut *conn)
+            .await
+            .map_err(StoreError::during("looking for work"))?;
+        if busy {
             return Ok(false);
         }
     }

@@ -61,6 +61,7 @@ pub(super) async fn run(context: &Context, args: &BacklogArgs) -> anyhow::Result
     let more = args.effects - (FEW - taken);
     talk!("Writing {} …", plural(more, "effect"));
     write(&place, more, args.common.payload_bytes).await?;
+    rest(&place).await?;
     let start = SystemClock.boot();
     let many = claimer.measure(args).await?;
     let seconds = (SystemClock.boot() - start).as_secs_f64();
@@ -173,6 +174,25 @@ impl aftercommit::downstream::Downstream for Nobody {
     async fn deliver(&self, _attempt: &aftercommit::downstream::Attempt) -> Outcome {
         applied()
     }
+}
+
+/// Lets the database finish with what was written, as it would have long before anybody has so much pending: else the claims
+/// are measured beside a checkpoint and an autovacuum of the load.
+async fn rest(place: &Place) -> anyhow::Result<()> {
+    if place.is_sqlite() {
+        return Ok(());
+    }
+    talk!("Letting the database come to rest …");
+    let mut connection = PgConnection::connect(&place.url).await?;
+    for table in ["queue", "effects", "outcomes"] {
+        let sql = format!("VACUUM (ANALYZE) aftercommit.{table}");
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut connection).await.context("vacuuming")?;
+    }
+    // Not everybody may ask for a checkpoint; the next one then falls into the measurement.
+    if let Err(error) = sqlx::raw_sql("CHECKPOINT").execute(&mut connection).await {
+        talk!("No checkpoint before the claims are measured: {error}");
+    }
+    Ok(())
 }
 
 /// Writes `effects` inside the database: no client could send ten million rows in the time that anybody waits.
