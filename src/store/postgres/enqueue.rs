@@ -14,9 +14,11 @@ use super::{
 };
 use crate::{
     clock::Timestamp,
-    effect::{COLUMNS, EffectId, IdempotencyKey, InvalidEffect, NewEffect},
+    effect::{COLUMNS, EffectId, InvalidEffect, NewEffect},
     enqueue::{Enqueue, Enqueued, Receipt},
     error::EnqueueError,
+    guard::{RequestKey, Scope},
+    key,
     state::State,
 };
 
@@ -37,12 +39,18 @@ RETURNING id, downstream, idempotency_key, clock_timestamp() AS now_at";
 
 /// What an application may not read about an effect, it may ask: is it this request? Or why it was left out.
 const EXISTING: &str = "SELECT n.ord, x.id, x.state, x.identical,
+  CASE WHEN $9 AND x.id IS NOT NULL THEN aftercommit.is_of_this_request(x.id) ELSE false END AS of_this_request,
   CASE WHEN x.id IS NULL THEN r.problem END AS refusal
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[])
   WITH ORDINALITY AS n (downstream, idempotency_key, operation, payload, body, content_type, headers, target, ord)
 LEFT JOIN LATERAL aftercommit.existing(n.downstream, n.idempotency_key, n.operation, n.payload, n.body, n.content_type,
   n.headers, n.target) AS x ON true
 LEFT JOIN aftercommit.key_refusals($1::text[], $2::text[]) AS r ON r.ord = n.ord";
+
+/// The guarded request that this transaction acts on. After its end a setting reads as ''.
+const REQUEST: &str = "SELECT current_setting('aftercommit.request_scope', true) AS scope,
+  current_setting('aftercommit.request_key', true) AS key
+WHERE nullif(current_setting('aftercommit.request', true), '') IS NOT NULL";
 
 /// A key that is taken and freed again and again is somebody's mistake; it must not hold this transaction for ever.
 const ROUNDS: usize = 100;
@@ -92,13 +100,25 @@ impl Caller<'_> {
         self.session.name(statement).fetch_all(&mut *self.connection).await
     }
 
+    async fn request(&mut self) -> Result<Option<(Scope, RequestKey)>, EnqueueError> {
+        let rows = self.all(sql(REQUEST)).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let corrupt = |error: Box<dyn std::error::Error + Send + Sync>| sqlx::Error::Decode(error);
+        let scope = Scope::parse(row.try_get::<&str, _>("scope")?).map_err(|error| corrupt(error.into()))?;
+        let key = RequestKey::parse(row.try_get::<&str, _>("key")?).map_err(|error| corrupt(error.into()))?;
+        Ok(Some((scope, key)))
+    }
+
     async fn enqueue_one(&mut self, effect: NewEffect) -> Result<Enqueued, EnqueueError> {
         let mut results = self.enqueue_all(vec![effect]).await?;
         results.pop().unwrap_or(Err(EnqueueError::Database(sqlx::Error::RowNotFound)))
     }
 
     async fn enqueue_all(&mut self, effects: Vec<NewEffect>) -> Result<Results, EnqueueError> {
-        let items: Vec<(Name, NewEffect)> = effects.into_iter().map(named).collect();
+        let request =
+            if effects.iter().any(|effect| effect.key.is_none()) { self.request().await? } else { None };
+        let items: Vec<(Name, NewEffect)> =
+            effects.into_iter().map(|effect| named(effect, request.as_ref())).collect();
         let mut results: Vec<Option<Result<Enqueued, EnqueueError>>> =
             items.iter().map(|item| storable(&item.1).err().map(Err)).collect();
         for _ in 0..ROUNDS {
@@ -151,8 +171,8 @@ fn refused(error: sqlx::Error) -> EnqueueError {
     invalid.map_or(EnqueueError::Database(error), EnqueueError::Invalid)
 }
 
-fn named(mut effect: NewEffect) -> (Name, NewEffect) {
-    let key = effect.key.take().unwrap_or_else(IdempotencyKey::random);
+fn named(effect: NewEffect, request: Option<&(Scope, RequestKey)>) -> (Name, NewEffect) {
+    let key = key::of_effect(&effect, request);
     ((effect.downstream.clone(), key.as_str().to_owned()), effect)
 }
 
@@ -216,7 +236,8 @@ async fn existing(
         .bind(open.iter().map(|index| items[*index].1.body.as_deref()).collect::<Vec<_>>())
         .bind(column(|effect| effect.content_type.as_deref()))
         .bind(column(|effect| effect.headers.as_deref()))
-        .bind(column(|effect| effect.target.as_deref()));
+        .bind(column(|effect| effect.target.as_deref()))
+        .bind(open.iter().any(|index| items[*index].1.key.is_none()));
     let rows = caller.all(statement).await?;
     let mut found = Vec::with_capacity(rows.len());
     for row in &rows {
@@ -231,6 +252,11 @@ async fn existing(
         }
         // Neither there nor refused: whoever held the key has rolled back, and it is tried again.
         let Some(id) = row.try_get::<Option<i64>, _>("id")? else { continue };
+        if items[index].1.key.is_none() && row.try_get("of_this_request")? {
+            let (downstream, key) = (downstream.clone(), key.clone());
+            found.push((index, Err(EnqueueError::NeedsName { downstream, key, id })));
+            continue;
+        }
         if !row.try_get::<bool, _>("identical")? {
             let (downstream, key) = (downstream.clone(), key.clone());
             found.push((index, Err(EnqueueError::OtherRequest { downstream, key, id })));

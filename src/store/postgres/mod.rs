@@ -14,6 +14,7 @@ mod budget;
 mod claim;
 mod doctor;
 mod enqueue;
+mod guard;
 mod identity;
 mod inspect;
 mod intent;
