@@ -17,6 +17,7 @@ pub mod effect;
 pub mod engine;
 pub mod enqueue;
 pub mod error;
+pub mod guard;
 pub mod key;
 pub mod outcome;
 pub mod schedule;
