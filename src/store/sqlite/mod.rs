@@ -20,6 +20,7 @@ mod late;
 mod migrate;
 mod operate;
 mod probe;
+mod received;
 mod register;
 mod retain;
 mod row;
