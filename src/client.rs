@@ -7,16 +7,14 @@
 //!
 //! ```ignore
 //! let key = IdempotencyKey::parse(format!("order-{id}"))?;
-//! let response = client::send(&Retry::default(), &key, |key| async {
+//! let response = client::send(&Retry::default(), &key, |key| {
 //!     let request = http.post(url).timeout(Duration::from_secs(10)).header("Idempotency-Key", key.as_str());
-//!     let response = request.json(&order).send().await?;
-//!     let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-//!     Ok::<_, reqwest::Error>(Reply {
-//!         status: response.status().as_u16(),
-//!         retry_after: header("retry-after"),
-//!         date: header("date"),
-//!         response,
-//!     })
+//!     async move {
+//!         let response = request.json(&order).send().await?;
+//!         let header = |name| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
+//!         let status = response.status().as_u16();
+//!         Ok::<_, reqwest::Error>(Reply { status, retry_after: header("retry-after"), date: header("date"), response })
+//!     }
 //! })
 //! .await?;
 //! ```

@@ -34,7 +34,7 @@ use axum::{
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::request::Parts;
-use http_body_util::{BodyExt as _, Collected, LengthLimitError, Limited};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use tokio::task::AbortHandle;
 use tokio_util::task::TaskTracker;
 use tower_layer::Layer;
@@ -69,15 +69,26 @@ struct Inner<DB: Guardable> {
 }
 
 impl<DB: Guardable> Inner<DB> {
-    async fn read(&self, body: Body) -> Result<Collected<Bytes>, Problem> {
+    /// The bytes of a request's body, and the body for its handler, trailers and all.
+    async fn read(&self, body: Body) -> Result<(Bytes, Body), Problem> {
         let limit = self.guard.shared.settings.request_limit;
-        Limited::new(body, limit).collect().await.map_err(|error| {
+        let read = Limited::new(body, limit).collect().await.map_err(|error| {
             if error.is::<LengthLimitError>() {
                 Problem::request_too_large(limit)
             } else {
                 Problem::unreadable()
             }
-        })
+        })?;
+        let trailers = read.trailers().cloned();
+        let bytes = read.to_bytes();
+        let body = match trailers {
+            None => Body::from(bytes.clone()),
+            Some(trailers) => {
+                let trailers = std::future::ready(Some(Ok(trailers)));
+                Body::new(Full::new(bytes.clone()).with_trailers(trailers))
+            }
+        };
+        Ok((bytes, body))
     }
 
     async fn answer<F>(
@@ -108,13 +119,13 @@ impl<DB: Guardable> Inner<DB> {
                 })
             }
             Met::Guarded(scope, key) => {
-                let body = self.read(body).await?;
+                let (bytes, body) = self.read(body).await?;
                 // As the client sent it: a nested router has cut its own part off.
                 let uri = head.extensions.get::<OriginalUri>().map_or(&head.uri, |original| &original.0);
-                let request = self.guard.request(scope, key, (&head, uri, &body.clone().to_bytes()));
+                let request = self.guard.request(scope, key, (&head, uri, &bytes));
                 let handle = move |slot: Slot<DB>| {
                     head.extensions.insert(slot);
-                    handle(http::Request::from_parts(head, Body::new(body)))
+                    handle(http::Request::from_parts(head, body))
                 };
                 let running = async move { shared.guarded(&request, handle).await };
                 let answer = self.tasks.spawn(running.instrument(span)).await;
@@ -195,10 +206,7 @@ where
         let handle = move |request: http::Request<Body>| async move {
             match inner.call(request).await {
                 Ok(answer) => answer.into_response(),
-                Err(never) => {
-                    let never: Infallible = never.into();
-                    match never {}
-                }
+                Err(never) => match Into::<Infallible>::into(never) {},
             }
         };
         let guard = Arc::clone(&self.guard);

@@ -89,17 +89,14 @@ async fn post(
     let http =
         reqwest::Client::builder().retry(reqwest::retry::never()).no_proxy().build().expect("a client");
     let key = IdempotencyKey::parse(key).expect("a key");
-    client::send(&retry, &key, |key| async {
+    client::send(&retry, &key, |key| {
         let request = http.post(url).timeout(Duration::from_secs(10)).header("Idempotency-Key", key.as_str());
-        let response = request.body("{}").send().await?;
-        let header =
-            |name| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        Ok(Reply {
-            status: response.status().as_u16(),
-            retry_after: header("retry-after"),
-            date: header("date"),
-            response,
-        })
+        async move {
+            let response = request.body("{}").send().await?;
+            let header = |name| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
+            let status = response.status().as_u16();
+            Ok(Reply { status, retry_after: header("retry-after"), date: header("date"), response })
+        }
     })
     .await
 }

@@ -94,7 +94,7 @@ async fn a_get_whose_client_left_is_stopped_unless_it_has_a_transaction(db: &Tes
                 gate.pass().await;
                 return "done".into_response();
             }
-            let mut tx = call.tx().await.ok().expect("a transaction");
+            let mut tx = call.tx().await.expect("a transaction");
             gate.pass().await;
             tx.order("A").await;
             "done".into_response()
@@ -124,7 +124,7 @@ async fn a_runtime_that_ends_waits_for_no_handler_and_rolls_back(db: &TestDataba
             let shop = Shop::open(db, Tune::default(), move |mut call: Call| {
                 let gate = inside.clone();
                 async move {
-                    let mut tx = call.tx().await.ok().expect("a transaction");
+                    let mut tx = call.tx().await.expect("a transaction");
                     tx.order("never").await;
                     gate.pass().await;
                     "done".into_response()

@@ -33,7 +33,7 @@ async fn a_body_of_the_limit_is_read_and_one_byte_more_is_told_413(db: &TestData
 
 async fn an_answer_of_the_limit_is_kept_and_one_byte_more_is_rolled_back(db: &TestDatabase) {
     let shop = Shop::open(db, Tune { answer_limit: 10, ..Tune::default() }, |mut call: Call| async move {
-        call.tx().await.ok().expect("a transaction").order("A").await;
+        call.tx().await.expect("a transaction").order("A").await;
         (StatusCode::CREATED, "x".repeat(if call.number == 1 { 11 } else { 10 })).into_response()
     })
     .await;
@@ -49,7 +49,7 @@ async fn an_answer_that_breaks_off_is_rolled_back(db: &TestDatabase) {
         if call.number > 1 {
             return sell(call).await;
         }
-        call.tx().await.ok().expect("a transaction").order("never").await;
+        call.tx().await.expect("a transaction").order("never").await;
         let pieces = [Ok(Bytes::from_static(b"half ")), Err(std::io::Error::other("the source is gone"))];
         Body::from_stream(stream::iter(pieces)).into_response()
     })
@@ -65,7 +65,7 @@ const SHORT: Duration = Duration::from_millis(100);
 async fn an_answer_without_an_end_is_rolled_back(db: &TestDatabase) {
     let shop =
         Shop::open(db, Tune { handler_limit: SHORT, ..Tune::default() }, |mut call: Call| async move {
-            call.tx().await.ok().expect("a transaction").order("never").await;
+            call.tx().await.expect("a transaction").order("never").await;
             let first = stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"tick"))]);
             Body::from_stream(first.chain(stream::pending())).into_response()
         })
@@ -82,7 +82,7 @@ async fn a_handler_that_takes_too_long_is_stopped_and_rolled_back(db: &TestDatab
         if call.number > 1 {
             return sell(call).await;
         }
-        call.tx().await.ok().expect("a transaction").order("never").await;
+        call.tx().await.expect("a transaction").order("never").await;
         std::future::pending().await
     })
     .await;

@@ -193,7 +193,7 @@ async fn transactions_that_conflict_are_told_to_come_again_at_once(db: &TestData
     let shop = Shop::open(db, Tune::default(), move |mut call: Call| {
         let gate = inside.clone();
         async move {
-            let mut tx = call.tx().await.ok().expect("a transaction");
+            let mut tx = call.tx().await.expect("a transaction");
             tx.execute("INSERT INTO orders (id) SELECT 'B' FROM orders HAVING count(*) >= 0")
                 .await
                 .expect("it is written");

@@ -39,7 +39,7 @@ async fn a_refusal_frees_the_key_and_leaves_no_row(db: &TestDatabase) {
             if call.number > 1 {
                 return sell(call).await;
             }
-            call.tx().await.ok().expect("a transaction").order("never").await;
+            call.tx().await.expect("a transaction").order("never").await;
             (StatusCode::from_u16(status).expect("a status"), "not now").into_response()
         })
         .await;
@@ -53,7 +53,7 @@ async fn a_refusal_frees_the_key_and_leaves_no_row(db: &TestDatabase) {
 }
 
 async fn declined(mut call: Call) -> Response {
-    call.tx().await.ok().expect("a transaction").order("never").await;
+    call.tx().await.expect("a transaction").order("never").await;
     Remember((StatusCode::PAYMENT_REQUIRED, [(header::ALLOW, "POST")], "declined")).into_response()
 }
 
@@ -70,7 +70,7 @@ async fn a_remembered_refusal_is_replayed_and_its_rows_are_not_there(db: &TestDa
 async fn a_refusal_is_remembered_after_a_statement_failed_and_without_a_transaction(db: &TestDatabase) {
     let shop = Shop::open(db, Tune::default(), |mut call: Call| async move {
         if call.text() == "A" {
-            let mut tx = call.tx().await.ok().expect("a transaction");
+            let mut tx = call.tx().await.expect("a transaction");
             tx.order("never").await;
             tx.execute("INSERT INTO nowhere VALUES (1)").await.expect_err("there is no such table");
         }
@@ -91,7 +91,7 @@ async fn a_handler_that_panics_is_rolled_back_and_a_retry_runs(db: &TestDatabase
         if call.number > 1 {
             return sell(call).await;
         }
-        let mut tx = call.tx().await.ok().expect("a transaction");
+        let mut tx = call.tx().await.expect("a transaction");
         tx.order("never").await;
         panic!("this is the test's own panic");
     })
@@ -111,7 +111,7 @@ async fn a_handler_that_keeps_its_transaction_is_rolled_back(db: &TestDatabase) 
             if call.number > 1 {
                 return sell(call).await;
             }
-            let mut tx = call.tx().await.ok().expect("a transaction");
+            let mut tx = call.tx().await.expect("a transaction");
             tx.order("never").await;
             keeper.lock().expect("no test panicked").push(tx);
             StatusCode::CREATED.into_response()
@@ -134,7 +134,7 @@ async fn a_handler_that_keeps_its_transaction_is_rolled_back(db: &TestDatabase) 
 
 async fn success_after_a_failed_statement_is_not_told(db: &TestDatabase) {
     let shop = Shop::open(db, Tune::default(), |mut call: Call| async move {
-        let mut tx = call.tx().await.ok().expect("a transaction");
+        let mut tx = call.tx().await.expect("a transaction");
         tx.order("A").await;
         if call.number == 1 {
             tx.execute("INSERT INTO nowhere VALUES (1)").await.expect_err("there is no such table");
@@ -154,7 +154,7 @@ async fn success_after_a_failed_statement_is_not_told(db: &TestDatabase) {
 
 async fn a_redirection_is_kept(db: &TestDatabase) {
     let shop = Shop::open(db, Tune::default(), |mut call: Call| async move {
-        call.tx().await.ok().expect("a transaction").order("A").await;
+        call.tx().await.expect("a transaction").order("A").await;
         (StatusCode::SEE_OTHER, [(header::LOCATION, "/orders/A")]).into_response()
     })
     .await;
@@ -166,10 +166,10 @@ async fn a_redirection_is_kept(db: &TestDatabase) {
 
 async fn only_one_part_of_a_handler_has_the_transaction(db: &TestDatabase) {
     let shop = Shop::open(db, Tune::default(), |mut call: Call| async move {
-        let first = call.tx().await.ok().expect("a transaction");
+        let first = call.tx().await.expect("a transaction");
         let second = call.tx().await.err().expect("one at a time").status();
         drop(first);
-        let mut third = call.tx().await.ok().expect("it was given back");
+        let mut third = call.tx().await.expect("it was given back");
         third.order("A").await;
         (StatusCode::CREATED, second.to_string()).into_response()
     })
@@ -181,7 +181,7 @@ async fn only_one_part_of_a_handler_has_the_transaction(db: &TestDatabase) {
 
 async fn a_dropped_savepoint_leaves_the_rest_of_the_transaction(db: &TestDatabase) {
     let shop = Shop::open(db, Tune::default(), |mut call: Call| async move {
-        let mut tx = call.tx().await.ok().expect("a transaction");
+        let mut tx = call.tx().await.expect("a transaction");
         tx.order("A").await;
         tx.order_and_drop("never").await;
         StatusCode::CREATED.into_response()

@@ -124,7 +124,7 @@ async fn a_retry_after_a_gateways_504_gets_the_csv_that_was_made_meanwhile(db: &
     let mut shop = Shop::open(db, Tune::default(), move |mut call: Call| {
         let gate = inside.clone();
         async move {
-            let mut tx = call.tx().await.ok().expect("a transaction");
+            let mut tx = call.tx().await.expect("a transaction");
             gate.pass().await;
             tx.order("A").await;
             ([(header::CONTENT_TYPE, "text/csv; charset=latin1")], vec![b'i', b'd', b'\n', 0xe9])

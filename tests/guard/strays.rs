@@ -36,12 +36,12 @@ async fn pool(db: &TestDatabase, proxy: &TcpProxy) -> PgPool {
     let options = options.host(&proxy.address.ip().to_string()).port(proxy.address.port());
     PgPoolOptions::new()
         .max_connections(2)
-        .acquire_timeout(Duration::from_secs(2))
+        .acquire_timeout(SOON)
         .connect_lazy_with(options.application_name("two connections"))
 }
 
-/// RUNTIME-01: two connections behind a line of 300 ms, 200 requests with and without a transaction of the guard's making
-/// whose clients hang up after 100 ms and at other moments, and tasks that are aborted around their own `begin`.
+/// RUNTIME-01: two connections behind a line of 300 ms, 200 requests with a key, without one and by GET, whose clients hang up
+/// after 100 ms and at other moments, and tasks that give up waiting for a connection.
 async fn requests_whose_clients_hang_up_leave_no_transaction_to_the_next_borrower(db: &TestDatabase) {
     db.sql.execute("CREATE TABLE orders (id text NOT NULL)").await;
     let mut chance = Chance::seeded();
@@ -65,7 +65,7 @@ async fn requests_whose_clients_hang_up_leave_no_transaction_to_the_next_borrowe
         let request = request.body(Body::from(format!("order-{number}"))).expect("a request");
         clients.spawn(async move { timeout(patience, app.call(request)).await.is_err() });
     }
-    // Workers of the same pool that lose their patience around `begin`.
+    // Others of the same pool lose their patience, too.
     for _ in 0..20 {
         let (pool, patience) = (pool.clone(), chance.millis(1500));
         clients.spawn(async move { timeout(patience, pool.acquire()).await.is_err() });
@@ -76,6 +76,12 @@ async fn requests_whose_clients_hang_up_leave_no_transaction_to_the_next_borrowe
     }
     assert!(left >= CLIENTS / 2, "only {left} clients hung up");
     proxy.delay(Duration::ZERO);
+    let kept = "SELECT count(*) FROM aftercommit.requests AS r WHERE r.response_status = 201
+                AND (SELECT count(*) FROM orders AS o WHERE o.id = replace(r.key, 'k-', 'order-')) = 1";
+    eventually(SOON, "each request with a key is carried out once, whoever hung up", async || {
+        (db.sql.number(kept).await == 100).then_some(())
+    })
+    .await;
 
     let stray = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'two connections'
                  AND datname = current_database() AND (state LIKE 'idle in transaction%' OR state = 'active')";
@@ -93,12 +99,10 @@ async fn the_next_borrowers_are_free(db: &TestDatabase, pool: &PgPool) {
     let mut first = pool.acquire().await.expect("a connection");
     let mut second = pool.acquire().await.expect("another connection");
     for connection in [&mut first, &mut second] {
-        let row = sqlx::query(
-            "SELECT pg_current_xact_id_if_assigned()::text AS xid, now() = statement_timestamp() AS alone",
-        )
-        .fetch_one(&mut **connection)
-        .await
-        .expect("the connection works");
+        // By a simple query: only there both times are of the same message.
+        let look =
+            "SELECT pg_current_xact_id_if_assigned()::text AS xid, now() = statement_timestamp() AS alone";
+        let row = sqlx::raw_sql(look).fetch_one(&mut **connection).await.expect("the connection works");
         assert_eq!(row.get::<Option<String>, _>("xid"), None, "nothing was written in its transaction");
         assert!(row.get::<bool, _>("alone"), "its transaction begins with this statement");
     }

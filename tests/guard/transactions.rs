@@ -27,7 +27,7 @@ on_every_database! {
 async fn effects_of_a_request_have_its_keys_and_are_written_once(db: &TestDatabase) {
     let worker = Worker::start(&db.store, "w1", vec![registered("pay", key_terms())]).await;
     let shop = Shop::open(db, Tune::default(), |mut call: Call| async move {
-        let mut tx = call.tx().await.ok().expect("a transaction");
+        let mut tx = call.tx().await.expect("a transaction");
         tx.order("A").await;
         tx.enqueue(NewEffect::to("pay")).await.expect("an effect");
         if call.number == 1 { StatusCode::BAD_GATEWAY } else { StatusCode::CREATED }.into_response()
@@ -44,7 +44,7 @@ async fn effects_of_a_request_have_its_keys_and_are_written_once(db: &TestDataba
 
 async fn by_path(mut call: Call) -> Response {
     let status = if call.head.uri.path() == "/refused" { StatusCode::CONFLICT } else { StatusCode::CREATED };
-    call.tx().await.ok().expect("a transaction").order("A").await;
+    call.tx().await.expect("a transaction").order("A").await;
     status.into_response()
 }
 
@@ -90,7 +90,7 @@ async fn requests_that_ask_for_no_transaction_take_no_connection(db: &TestDataba
 
 async fn success_after_a_failed_statement_is_not_told_without_a_key_either(db: &TestDatabase) {
     let shop = Shop::open(db, Tune { key_optional: true, ..Tune::default() }, |mut call: Call| async move {
-        let mut tx = call.tx().await.ok().expect("a transaction");
+        let mut tx = call.tx().await.expect("a transaction");
         tx.order("A").await;
         tx.execute("INSERT INTO nowhere VALUES (1)").await.expect_err("there is no such table");
         StatusCode::CREATED.into_response()
@@ -115,7 +115,7 @@ async fn a_transaction_that_is_kept_without_a_key_is_rolled_back(db: &TestDataba
             if call.number > 1 {
                 return sell(call).await;
             }
-            let mut tx = call.tx().await.ok().expect("a transaction");
+            let mut tx = call.tx().await.expect("a transaction");
             tx.order("never").await;
             keeper.lock().expect("no test panicked").push(tx);
             StatusCode::CREATED.into_response()

@@ -72,7 +72,7 @@ impl<DB: Guardable> Shared<DB> {
             tracing::error!(error = cause(&error), "a transaction could not be committed");
             match Trouble::of::<DB>(&error) {
                 Trouble::Away => Problem::unknown_without_key(),
-                trouble => not_done(trouble),
+                trouble @ (Trouble::Busy | Trouble::Conflict | Trouble::Refused) => not_done(trouble),
             }
         })
     }
