@@ -7,10 +7,16 @@
 //! [`protocol`] is pure: keys, fingerprints, answers. [`Requests`] and [`Inbox`] are the statements, on the caller's
 //! connection. The tower layer and the axum extractor, which call them, stand behind the feature `axum`.
 
+#[cfg(feature = "axum")]
+mod layer;
 pub mod protocol;
 
 use std::{future::Future, time::Duration};
 
+#[cfg(feature = "axum")]
+pub use layer::{
+    Guard, GuardLayer, GuardService, Guardable, Guarded, IDEMPOTENCY_KEY, Remember, RequestCounts,
+};
 pub use protocol::{Answer, Fingerprint, RequestKey, Scope};
 
 /// A request as it is guarded.
