@@ -13,8 +13,8 @@ use sqlx::{Connection as _, PgConnection, SqliteConnection};
 use tokio::task::JoinSet;
 
 use super::{
-    Common, Context, ENQUEUE_BATCH, Exit, Found, NAME, Place, Writer, batch, join, median, payload, rate, rounded,
-    scratch::Scratch, talk, write_batch,
+    Common, Context, ENQUEUE_BATCH, Exit, Found, NAME, Place, Writer, batch, join, median, payload, rate,
+    rounded, scratch::Scratch, talk, write_batch,
 };
 use crate::cli::open_sqlite;
 

@@ -52,8 +52,8 @@ impl Scratch {
 
     async fn run(&self, verb: &str) -> anyhow::Result<()> {
         let dot = if self.url.starts_with("sqlite:") { "_" } else { "." };
-        let statements =
-            ["bench_orders", "bench_bare", "bench_requests", "bench_answers"].map(|table| format!("{verb} aftercommit{dot}{table}"));
+        let statements = ["bench_orders", "bench_bare", "bench_requests", "bench_answers"]
+            .map(|table| format!("{verb} aftercommit{dot}{table}"));
         self.execute(&statements).await
     }
 
