@@ -37,13 +37,14 @@ async fn a_time_that_is_none_is_refused_and_zero_is_not_absent(db: &TestDatabase
         );
         tx.rollback().await;
     }
-    for (ttl, micros) in [
+    let times = [
         (Some(Duration::from_micros(1)), 1),
         (Some(Duration::from_millis(1)), 1_000),
         (Some(KEPT_MAX), 311_040_000_000_000_i64),
         (None, 86_400_000_000),
-    ] {
-        let request = Request { ttl, ..request("shop", &format!("{ttl:?}").replace(' ', ""), "1") };
+    ];
+    for (at, (ttl, micros)) in times.into_iter().enumerate() {
+        let request = Request { ttl, ..request("shop", &format!("k{at}"), "1") };
         let mut tx = begun(db, &request).await;
         tx.finish_request(&request, &answered(200, "")).await.expect("it is finished");
         tx.commit().await;
