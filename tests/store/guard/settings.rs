@@ -1,7 +1,7 @@
 //! Guarantee: the settings by which a request reaches its effects count with the row that `begin_request` wrote and no other; who
 //! writes something else there harms itself only, and is told so (PostgreSQL).
 
-use aftercommit::{Enqueued, NewEffect};
+use aftercommit::{Enqueued, IdempotencyKey, NewEffect, Outbox, error::EnqueueError};
 
 use super::{answer, begun};
 use crate::{
@@ -12,6 +12,7 @@ use crate::{
 on_postgres! {
     a_forged_setting_is_refused_with_the_remedy,
     a_forged_setting_attributes_nothing_to_another_request,
+    a_forged_setting_is_refused_by_the_library_too,
     nothing_of_a_request_outlives_its_transaction,
 }
 
@@ -85,6 +86,26 @@ async fn a_forged_setting_attributes_nothing_to_another_request(db: &TestDatabas
     close_session(session).await;
     open.rollback().await;
     assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.effects").await, 0);
+}
+
+async fn a_forged_setting_is_refused_by_the_library_too(db: &TestDatabase) {
+    Stage::by_key(db, "pay").await;
+    let mut session = db.sql.session().await;
+    for (scope, key) in [("", ""), ("shop", ""), ("", "k"), ("shop", "k"), ("shop", " not a key")] {
+        let forge = format!(
+            "SET aftercommit.request = '17'; SET aftercommit.request_scope = '{scope}'; SET aftercommit.request_key = '{key}'"
+        );
+        on_session(&mut session, &forge).await.expect("anybody may set it");
+        for effect in [NewEffect::to("pay"), NewEffect::to("pay").key(IdempotencyKey::random())] {
+            let refused = Outbox.enqueue(&mut *session, effect).await;
+            let Err(EnqueueError::Database(error)) = refused else { panic!("{refused:?}") };
+            assert!(error.to_string().contains("aftercommit.request"), "{scope:?} {key:?}: {error}");
+        }
+    }
+    on_session(&mut session, "RESET aftercommit.request").await.expect("it is reset");
+    let enqueued = Outbox.enqueue(&mut *session, NewEffect::to("pay")).await;
+    assert!(matches!(enqueued, Ok(Enqueued::Inserted(_))), "{enqueued:?}");
+    close_session(session).await;
 }
 
 async fn nothing_of_a_request_outlives_its_transaction(db: &TestDatabase) {
