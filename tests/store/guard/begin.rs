@@ -15,6 +15,7 @@ on_postgres! {
     nothing_begins_in_a_savepoint,
     a_call_per_column_is_told_so,
     alone_in_its_statement_it_is_refused,
+    constraints_that_are_checked_at_once_ask_for_the_answer_at_once,
 }
 
 async fn one_transaction_acts_on_one_request(db: &TestDatabase) {
@@ -25,13 +26,8 @@ async fn one_transaction_acts_on_one_request(db: &TestDatabase) {
         assert!(matches!(refused, Err(GuardError::NotFirst)), "{refused:?}");
         tx.rollback().await;
     }
-    // One that was only told something has acted on nothing.
     answer(db, &one, &answered(201, "")).await;
-    let mut tx = db.sql.begin().await;
-    assert!(matches!(tx.begin_request(&one).await, Ok(Begun::Replay(_))));
-    assert_eq!(tx.begin_request(&other).await.expect("it begins"), Begun::New);
-    tx.finish_request(&other, &answered(200, "")).await.expect("it is finished");
-    tx.commit().await;
+    answer(db, &other, &answered(200, "")).await;
 }
 
 async fn what_has_written_begins_nothing(db: &TestDatabase) {
@@ -95,4 +91,18 @@ async fn alone_in_its_statement_it_is_refused(db: &TestDatabase) {
     let error = db.sql.refused("SELECT * FROM aftercommit.begin_request('shop', 'k', 'f')").await;
     assert_eq!(error.as_database_error().and_then(|said| said.code()).as_deref(), Some("AC001"), "{error}");
     assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.requests").await, 0);
+}
+
+async fn constraints_that_are_checked_at_once_ask_for_the_answer_at_once(db: &TestDatabase) {
+    let request = request("shop", "k", "1");
+    let mut tx = begun(db, &request).await;
+    let error = tx.try_execute("SET CONSTRAINTS ALL IMMEDIATE").await.expect_err("there is no answer yet");
+    let said = error.as_database_error().expect("the database says it");
+    assert_eq!(said.code().as_deref(), Some("AC001"), "{said}");
+    tx.rollback().await;
+    let mut tx = begun(db, &request).await;
+    tx.finish_request(&request, &answered(201, "")).await.expect("it is finished");
+    tx.execute("SET CONSTRAINTS ALL IMMEDIATE").await;
+    tx.commit().await;
+    assert_eq!(told(db, &request).await, Begun::Replay(answered(201, "")));
 }
