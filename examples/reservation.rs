@@ -140,6 +140,7 @@ fn tenant(parts: &Parts) -> Option<Scope> {
 }
 
 #[tokio::main]
+#[expect(clippy::print_stdout, reason = "port 0 takes any, and whoever asked for it wants to know which")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::var("DATABASE_URL")?;
     let port: u16 = std::env::args().nth(1).ok_or("usage: reservation PORT")?.parse()?;

@@ -22,9 +22,7 @@ pub(super) async fn rust_example(name: &str) -> PathBuf {
     let program = deps.parent().expect("in target/…").join("examples").join(name);
     if !program.exists() {
         let mut build = Command::new(env!("CARGO"));
-        build
-            .args(["build", "-q", "--workspace", "--example", name])
-            .current_dir(env!("CARGO_MANIFEST_DIR"));
+        build.args(["build", "-q", "--workspace", "--example", name]).current_dir(env!("CARGO_MANIFEST_DIR"));
         run_ok(&mut build, BUILD).await;
     }
     program

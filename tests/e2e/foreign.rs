@@ -5,7 +5,7 @@
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use serde::Deserialize;
-use tokio::process::Command;
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, process::Command};
 
 use crate::support::Chance;
 
@@ -16,7 +16,7 @@ use super::{
     ledger::Fate,
     ledger_proxy::{Faults, LedgerProxy, Loss},
     processes::{Process, eventually, run, run_ok},
-    wire::get,
+    wire::{Message, Reader, get},
 };
 
 const SOON: Duration = Duration::from_secs(60);
@@ -50,7 +50,8 @@ impl Playground {
         })
         .await;
         let greeting = dev.output();
-        let (address, _) = urls(&greeting).into_iter().find(|(_, path)| path == "/orders").expect("it is printed");
+        let (address, _) =
+            urls(&greeting).into_iter().find(|(_, path)| path == "/orders").expect("it is printed");
         Self { machine, _dev: dev, address, greeting }
     }
 
@@ -89,7 +90,8 @@ async fn one_order_per_intent(sdk: &str) {
     let mut script = Command::new(environment::python());
     script.arg(environment::script("sdk.py")).args([sdk, &proxy.url(), &INTENTS.to_string()]);
     let out = run_ok(&mut script, Duration::from_secs(150)).await;
-    let told: Vec<Told> = out.lines().map(|line| serde_json::from_str(line).expect("what sdk.py prints")).collect();
+    let told: Vec<Told> =
+        out.lines().map(|line| serde_json::from_str(line).expect("what sdk.py prints")).collect();
 
     let lost: u64 =
         proxy.losses().iter().filter(|((fate, _), _)| *fate == Fate::AnswerDropped).map(|(_, n)| n).sum();
@@ -98,14 +100,21 @@ async fn one_order_per_intent(sdk: &str) {
     assert_eq!(told.len(), INTENTS);
     for Told { key, first, again } in &told {
         assert_eq!((first.status, again.status), (201, 201), "{key}: {first:?}");
-        assert_eq!((&first.body, &first.location), (&again.body, &again.location), "{key} was told two things");
+        assert_eq!(
+            (&first.body, &first.location),
+            (&again.body, &again.location),
+            "{key} was told two things"
+        );
         assert_eq!(again.replayed.as_deref(), Some("true"), "{key}: {again:?}");
     }
     let keys: BTreeSet<&str> = told.iter().map(|told| told.key.as_str()).collect();
     assert_eq!(keys.len(), INTENTS, "an intent had no key of its own");
     let calls = proxy.ledger().calls();
     let bare = calls.iter().all(|call| !call.key.is_empty() && !call.key.contains('"'));
-    assert!(bare && keys.len() == calls.iter().map(|call| &call.key).collect::<BTreeSet<_>>().len(), "{calls:?}");
+    assert!(
+        bare && keys.len() == calls.iter().map(|call| &call.key).collect::<BTreeSet<_>>().len(),
+        "{calls:?}"
+    );
     assert_eq!(playground.count("SELECT count(*) FROM demo_orders").await, INTENTS);
     assert_eq!(playground.database().effects().await.len(), 2 * INTENTS, "a charge and a receipt for each");
 }
@@ -120,28 +129,104 @@ async fn the_sdk_of_svix_places_one_order_per_intent() {
     one_order_per_intent("svix").await;
 }
 
-/// No 5xx, no status and no body that the description does not have.
+const CHECKS: &str =
+    "not_a_server_error,status_code_conformance,response_schema_conformance,a_repeat_is_answered_alike";
+
+/// No 5xx, no status and no body that the description does not have, no repeat that is answered otherwise.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_order_service_is_what_its_description_says() {
     let playground = Playground::open().await;
     let seed = Chance::seeded().seed() % 1_000_000;
     let mut schemathesis = Command::new(PathBuf::from(environment::python()).with_file_name("schemathesis"));
     schemathesis
-        .args(["run", &format!("http://{}/openapi.json", playground.address), "--no-color", "--max-examples", "20"])
-        .args(["--checks", "not_a_server_error,status_code_conformance,response_schema_conformance"])
+        .args([
+            "run",
+            &format!("http://{}/openapi.json", playground.address),
+            "--no-color",
+            "--max-examples",
+            "20",
+        ])
+        .args(["--checks", CHECKS])
         .args(["--seed", &seed.to_string()])
+        .env("SCHEMATHESIS_HOOKS", "schemathesis_hooks")
+        .env("PYTHONPATH", environment::file("tests/e2e"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
         .current_dir(playground.machine.path());
     let (status, out, err) = run(&mut schemathesis, Duration::from_secs(150)).await;
     assert!(status.success(), "{out}\n{err}");
-    println!("{}", out.lines().rev().take(12).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n"));
+    println!(
+        "{}",
+        out.lines().rev().take(12).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n")
+    );
     let orders = playground.count("SELECT count(*) FROM demo_orders").await;
     assert!(orders > 0, "it placed no order at all:\n{out}");
     let metrics = get(&playground.address, "/metrics", None).await.expect("dev serves metrics");
     let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
-    for outcome in ["first", "replayed", "in_progress", "mismatch"] {
+    let counted = |outcome: &str| -> usize {
         let name = format!("aftercommit_requests_total{{outcome=\"{outcome}\"}} ");
-        assert!(metrics.contains(&name), "{name}\n{metrics}");
+        let figure = metrics.lines().find_map(|line| line.strip_prefix(&name)).expect("it is counted");
+        figure.parse().expect("a number")
+    };
+    assert!(counted("replayed") >= orders && counted("first") >= orders, "{metrics}");
+    assert_eq!(counted("in_progress"), 0, "on SQLite the writer is waited for");
+    println!("{orders} orders, {} replays, {} mismatches", counted("replayed"), counted("mismatch"));
+}
+
+/// Sends a request with these header lines and this body.
+async fn send(address: &str, start: &str, lines: &str, body: &str) -> Message {
+    let mut stream = TcpStream::connect(address).await.expect("dev listens");
+    let length = body.len();
+    let request = format!(
+        "{start} HTTP/1.1\r\nHost: {address}\r\n{lines}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).await.expect("it reads");
+    Reader::new(stream).message().await.expect("an answer").expect("an answer")
+}
+
+/// Callers apart, refusals as the description has them, wrong methods never 5xx.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_order_service_refuses_is_a_problem_and_frees_the_key() {
+    let playground = Playground::open().await;
+    let at = &playground.address;
+    let key = "Idempotency-Key: k\r\n";
+    let form = "Content-Type: application/x-www-form-urlencoded\r\n";
+    let order = "item=tea&amount=1500&currency=jpy";
+    let long = format!("item={}", "x".repeat(1 << 20));
+    let (keyed, malformed) = (format!("{key}{form}"), format!("Idempotency-Key: \"k\r\n{form}"));
+    let stranger = format!("{keyed}Authorization: Bearer\r\n");
+    for (lines, body, status) in [
+        (form, order, 400),
+        (&malformed, order, 400),
+        (&stranger, order, 401),
+        (&keyed, &long, 413),
+        (key, order, 415),
+        (&keyed, "item=tea", 422),
+    ] {
+        let answer = send(at, "POST /orders", lines, body).await;
+        let kind = answer.header("content-type").unwrap_or_default();
+        assert_eq!((answer.status(), kind), (status, "application/problem+json"), "{lines}{body:.40}");
     }
+    for start in
+        ["PUT /orders", "GET /orders", "TRACE /orders", "BREW /orders", "POST /orders/1", "DELETE /orders/1"]
+    {
+        let answer = send(at, start, &keyed, order).await;
+        assert!(answer.status() == 405 && answer.header("allow").is_some(), "{start}: {}", answer.start);
+    }
+    // The key is free: all that was refused was undone.
+    let first = send(at, "POST /orders", &keyed, order).await;
+    assert_eq!((first.status(), first.header("idempotent-replayed")), (201, None), "{}", first.start);
+    let mismatch = send(at, "POST /orders", &keyed, "item=tea&amount=1501&currency=jpy").await;
+    assert_eq!(mismatch.status(), 422);
+    // The same key of somebody else is another key, and the order is not theirs.
+    let theirs = "Authorization: Bearer someone\r\n";
+    let other = send(at, "POST /orders", &format!("{keyed}{theirs}"), order).await;
+    assert_eq!((other.status(), other.header("idempotent-replayed")), (201, None));
+    let place = format!("GET {}", first.header("location").expect("where it is"));
+    assert_ne!(first.header("location"), other.header("location"));
+    assert_eq!(
+        (send(at, &place, "", "").await.status(), send(at, &place, theirs, "").await.status()),
+        (200, 404)
+    );
 }
 
 /// Status and headers of what `curl -i` printed, and the body.
@@ -169,7 +254,10 @@ async fn the_two_curl_commands_show_an_order_and_its_replay() {
     assert!(again.starts_with("http/1.1 201") && again.contains("idempotent-replayed: true"), "{again}");
     assert_eq!(order, same);
 
-    let id = serde_json::from_str::<serde_json::Value>(order).expect("JSON")["id"].as_str().expect("an id").to_owned();
+    let id = serde_json::from_str::<serde_json::Value>(order).expect("JSON")["id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
     eventually("the order's effects succeed", SOON, async || {
         let shown = get(&playground.address, &format!("/orders/{id}"), None).await.expect("an answer");
         let shown: serde_json::Value = serde_json::from_slice(&shown.body).expect("JSON");

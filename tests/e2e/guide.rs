@@ -58,8 +58,7 @@ fn stands_in_an_example(text: &str) {
 
 /// The statements of a block of SQL, without its comments.
 fn statements(sql: &str) -> Vec<String> {
-    let code: Vec<&str> =
-        sql.lines().map(|line| line.split("--").next().unwrap_or_default()).collect();
+    let code: Vec<&str> = sql.lines().map(|line| line.split("--").next().unwrap_or_default()).collect();
     code.join("\n").split(';').map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect()
 }
 
@@ -110,8 +109,12 @@ async fn the_statements_for_postgresql_run_and_leave_what_they_say() {
     assert_eq!(said("8e03978e", "status || response_status").await, "replay201");
     assert_eq!(said("8e03978e", "convert_from(response_body, 'UTF8')").await, r#"{"order":"A-17"}"#);
     assert_eq!(said("9a41c2d7", "status || response_status").await, "replay410");
-    let derived = shop.database.text("SELECT aftercommit.derive_key('tenant-1', '8e03978e', 'payments/charge')").await;
-    assert_eq!(shop.database.effects().await.iter().map(|effect| &effect.key).collect::<Vec<_>>(), [&derived]);
+    let derived =
+        shop.database.text("SELECT aftercommit.derive_key('tenant-1', '8e03978e', 'payments/charge')").await;
+    assert_eq!(
+        shop.database.effects().await.iter().map(|effect| &effect.key).collect::<Vec<_>>(),
+        [&derived]
+    );
     let accepted = "SELECT CAST(aftercommit.inbox_accept('shipping', 'message-17') AS text)";
     assert_eq!(shop.database.text(accepted).await, "false");
 }

@@ -274,7 +274,9 @@ async fn receives_what_is_signed_once(shop: Shop) {
     let honest = Delivery::honest("evt-1", 1_500);
     let (now, body) = (honest.sent_at, honest.body.clone());
     let replayed = Delivery::signed("evt-1", now + 1, &body, SECRET);
-    for (delivery, what) in [(&honest, "the first"), (&honest, "the same bytes again"), (&replayed, "a retry")] {
+    for (delivery, what) in
+        [(&honest, "the first"), (&honest, "the same bytes again"), (&replayed, "a retry")]
+    {
         assert_eq!(delivery.to(&address).await, 200, "{what}: {}", receiver.output());
     }
     let refused = [

@@ -179,12 +179,15 @@ pub(super) async fn shown(
 }
 
 /// An effect of an order, from the public view; `None` once retention has dropped it.
-async fn effect(connection: &mut SqliteConnection, name: &str, id: i64) -> Result<Option<Value>, sqlx::Error> {
-    let row =
-        sqlx::query("SELECT downstream, idempotency_key, state FROM aftercommit_status WHERE id = ?1")
-            .bind(id)
-            .fetch_optional(connection)
-            .await?;
+async fn effect(
+    connection: &mut SqliteConnection,
+    name: &str,
+    id: i64,
+) -> Result<Option<Value>, sqlx::Error> {
+    let row = sqlx::query("SELECT downstream, idempotency_key, state FROM aftercommit_status WHERE id = ?1")
+        .bind(id)
+        .fetch_optional(connection)
+        .await?;
     let Some(row) = row else { return Ok(None) };
     let state: State =
         row.try_get::<String, _>("state")?.parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
@@ -212,8 +215,7 @@ mod tests {
             "application/json; charset=utf-8",
             r#"{"item":"tea","amount":1500,"currency":"jpy","email":"a@b"}"#,
         );
-        let form =
-            read("Application/X-WWW-Form-URLencoded", "item=tea&amount=1500&currency=jpy&email=a%40b");
+        let form = read("Application/X-WWW-Form-URLencoded", "item=tea&amount=1500&currency=jpy&email=a%40b");
         assert_eq!(json, form);
         assert_eq!(json.unwrap().amount, 1_500);
     }

@@ -100,7 +100,6 @@ impl IntoResponse for Problem {
         });
         let form = [(header::CONTENT_TYPE, "application/problem+json")];
         let mut response = (self.status, form, Json(body)).into_response();
-        response.headers_mut().insert(header::CONTENT_TYPE, form[0].1.parse().expect("it is plain text"));
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert(header::RETRY_AFTER, 1.into());
         }
