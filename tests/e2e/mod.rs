@@ -43,5 +43,6 @@ mod sqlite;
 mod tcp_proxy;
 mod unit_file;
 mod viewer;
+mod webhooks;
 mod windows;
 mod wire;

@@ -71,7 +71,7 @@ async fn post(address: &str, key: &str, body: &str) -> std::io::Result<Message> 
 }
 
 /// What a client is told: everything that must be the same however often it asks.
-type Told = (u16, Vec<(String, String)>, Vec<u8>);
+type Told = (u16, Vec<(String, String)>, String);
 
 /// The final answer that a message is; `None` when it asks for patience.
 fn told(answer: &Message) -> Option<Told> {
@@ -81,7 +81,7 @@ fn told(answer: &Message) -> Option<Told> {
     }
     let kept = ["content-type", "location"];
     let headers = answer.headers.iter().filter(|(name, _)| kept.contains(&name.as_str())).cloned().collect();
-    Some((answer.status(), headers, answer.body.clone()))
+    Some((answer.status(), headers, String::from_utf8_lossy(&answer.body).into_owned()))
 }
 
 /// Asks until there is a final answer.
