@@ -2,12 +2,7 @@
 //! and each client asks again with its own key until it knows. Exactly ten reservations, and every client is told one thing.
 //! The servers are the example applications, in Python and in Rust, on both databases.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use tokio::{
     io::AsyncWriteExt as _,
@@ -164,38 +159,48 @@ async fn migrated(shop: Shop) -> Shop {
     shop
 }
 
-fn start(program: &Path, arguments: &[PathBuf], shop: &Shop, name: &str) -> Process {
+fn rust(program: &Path, shop: &Shop, name: &str) -> Process {
     let mut command = Command::new(program);
-    command.args(arguments).arg("0").env("DATABASE_URL", shop.database.url());
+    command.arg("0").env("DATABASE_URL", shop.database.url());
     Process::spawn(name, &mut command, &shop.path("reservation.log"))
 }
 
-fn python(shop: &Shop, name: &str) -> Process {
-    start(Path::new(&environment::python()), &[environment::example("reservation.py")], shop, name)
+fn python(url: &str, shop: &Shop, name: &str) -> Process {
+    let mut command = Command::new(environment::python());
+    command.arg(environment::example("reservation.py")).arg("0").env("DATABASE_URL", url);
+    Process::spawn(name, &mut command, &shop.path("reservation.log"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_items_are_reserved_ten_times_in_python_on_postgresql() {
     let shop = migrated(Shop::on_postgres("reservation").await).await;
-    reserved_once(&shop, python(&shop, "Python on PostgreSQL")).await;
+    reserved_once(&shop, python(&shop.database.url(), &shop, "Python on PostgreSQL")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_items_are_reserved_ten_times_in_python_through_pgbouncer() {
+    let shop = migrated(Shop::on_postgres("reservation_pooled").await).await;
+    let mut url: url::Url = environment::pgbouncer_url().parse().expect("the pooler's URL");
+    url.set_path(shop.database.url().rsplit('/').next().expect("the database's name"));
+    reserved_once(&shop, python(url.as_str(), &shop, "Python through pgbouncer")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_items_are_reserved_ten_times_in_python_on_sqlite() {
     let shop = migrated(Shop::on_sqlite().await).await;
-    reserved_once(&shop, python(&shop, "Python on SQLite")).await;
+    reserved_once(&shop, python(&shop.database.url(), &shop, "Python on SQLite")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_items_are_reserved_ten_times_in_rust_on_postgresql() {
     let program = rust_example("reservation").await;
     let shop = migrated(Shop::on_postgres("reservation").await).await;
-    reserved_once(&shop, start(&program, &[], &shop, "Rust on PostgreSQL")).await;
+    reserved_once(&shop, rust(&program, &shop, "Rust on PostgreSQL")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_items_are_reserved_ten_times_in_rust_on_sqlite() {
     let program = rust_example("reservation").await;
     let shop = migrated(Shop::on_sqlite().await).await;
-    reserved_once(&shop, start(&program, &[], &shop, "Rust on SQLite")).await;
+    reserved_once(&shop, rust(&program, &shop, "Rust on SQLite")).await;
 }
