@@ -28,7 +28,7 @@ pub(super) fn amqp_url() -> String {
 }
 
 /// A Python with the packages of `tests/requirements.txt`.
-pub(super) fn python() -> String {
+pub(crate) fn python() -> String {
     required("AFTERCOMMIT_TEST_PYTHON")
 }
 
@@ -49,7 +49,7 @@ pub(super) fn file(path: &str) -> PathBuf {
 }
 
 /// A file of `examples/`.
-pub(super) fn example(name: &str) -> PathBuf {
+pub(crate) fn example(name: &str) -> PathBuf {
     file("examples").join(name)
 }
 
