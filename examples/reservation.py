@@ -86,7 +86,7 @@ class Sqlite:
     def transaction(self):
         connection = sqlite3.connect(self.file, timeout=30, isolation_level=None)
         try:
-            connection.execute("PRAGMA foreign_keys = ON")  # Else a COMMIT without the answer would not be refused.
+            connection.execute("PRAGMA foreign_keys = ON")  # They refuse a COMMIT without the answer.
             if sqlite3.sqlite_version_info < (3, 51, 3):
                 connection.execute("PRAGMA wal_autocheckpoint = 0")  # Checkpoints are left to the worker.
             connection.execute("BEGIN IMMEDIATE")  # Waits here for another request's COMMIT.
