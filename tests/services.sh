@@ -176,9 +176,10 @@ await_rabbitmq() {
 
 # At once: an orderly end takes seconds, and nobody wants to keep what it has.
 stop_rabbitmq() {
-  local pid
+  local pid script=${rabbit_pids[1]:-none} children=()
   # The second one is a script, whose child is the server.
-  [ -z "${rabbit_pids[1]:-}" ] || rabbit_pids+=($(cat "/proc/${rabbit_pids[1]}/task/${rabbit_pids[1]}/children" 2>/dev/null || true))
+  read -ra children 2>/dev/null <"/proc/$script/task/$script/children" || true
+  rabbit_pids+=(${children[@]+"${children[@]}"})
   for pid in ${rabbit_pids[@]+"${rabbit_pids[@]}"}; do kill -KILL "$pid" 2>/dev/null || true; done
   for pid in ${rabbit_pids[@]+"${rabbit_pids[@]}"}; do wait "$pid" 2>/dev/null || true; done
   rabbit_pids=()

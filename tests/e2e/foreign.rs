@@ -227,6 +227,16 @@ async fn what_the_order_service_refuses_is_a_problem_and_frees_the_key() {
         (send(at, &place, "", "").await.status(), send(at, &place, theirs, "").await.status()),
         (200, 404)
     );
+
+    // Its answer is forgotten: the request runs again and finds what it has written; another one does not take its place.
+    playground.database().execute("DELETE FROM aftercommit_requests").await;
+    let other = send(at, "POST /orders", &keyed, "item=tea&amount=1501&currency=jpy").await;
+    assert_eq!(other.status(), 422);
+    let again = send(at, "POST /orders", &keyed, order).await;
+    assert_eq!((again.status(), again.header("idempotent-replayed")), (201, None), "{}", again.start);
+    assert_eq!(again.header("location"), first.header("location"));
+    assert_eq!(playground.count("SELECT count(*) FROM demo_orders").await, 2);
+    assert_eq!(playground.database().effects().await.len(), 4);
 }
 
 /// Status and headers of what `curl -i` printed, and the body.
