@@ -34,6 +34,7 @@ mod postgres_killed;
 mod processes;
 mod profiles;
 mod reservation;
+mod requests;
 mod retention;
 mod secrets;
 mod servers;
