@@ -18,6 +18,7 @@ mod field;
 mod fleet_bulk;
 mod fleet_doctor;
 mod fleet_metrics;
+mod guard;
 mod hostile;
 mod ledger;
 mod ledger_proxy;
