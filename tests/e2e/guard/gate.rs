@@ -114,12 +114,19 @@ impl Gate {
 
     /// A request has got here. Returns after SIGCONT if this is where to stop.
     pub(super) fn reached(&self, step: Step) {
-        if self.stop_after != Some(step) || !self.armed.swap(false, Ordering::SeqCst) {
-            return;
+        if self.stop_after == Some(step) && self.armed.swap(false, Ordering::SeqCst) {
+            self.journal.write(&["stopped", &format!("{step:?}")]);
+            kill_process(getpid(), Signal::STOP).expect("a process may stop itself");
+            // The signal may take a moment to stop this thread.
+            self.wait();
+        } else if self.stop_after == Some(Step::AfterCommit) && step == Step::BeforeFirstByte {
+            // SQLite's thread says that it has committed, and then gets to its stop.
+            self.wait();
         }
-        self.journal.write(&["stopped", &format!("{step:?}")]);
-        kill_process(getpid(), Signal::STOP).expect("a process may stop itself");
-        // The signal may take a moment to stop this thread: it goes on only when the test says so, before its SIGCONT.
+    }
+
+    /// Until the test says so, before its SIGCONT.
+    fn wait(&self) {
         while !self.journal.may_go_on() {
             std::thread::sleep(Duration::from_millis(2));
         }

@@ -288,6 +288,11 @@ fn serve() {
     let statements = setting.stop_after.is_some().then(|| Statements(Arc::clone(&gate)));
     tracing::subscriber::set_global_default(tracing_subscriber::registry().with(log).with(statements))
         .expect("the process is new");
+    // Whoever started it holds the other end: a server does not outlive its test, however that ended.
+    std::thread::spawn(|| {
+        let _closed = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("a runtime starts").block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");

@@ -7,7 +7,7 @@ use std::{
 
 use aftercommit::store::Database;
 use rustix::process::Signal;
-use sqlx::{ConnectOptions as _, Executor as _, sqlite::SqliteConnectOptions};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _, sqlite::SqliteConnectOptions};
 use tokio::{net::TcpStream, process::Command};
 
 use super::{
@@ -143,7 +143,9 @@ impl Shop {
                 let options =
                     SqliteConnectOptions::from_str(&self.url).expect("a URL").busy_timeout(Duration::ZERO);
                 let mut connection = options.connect().await.expect("the file opens");
-                usize::from(connection.execute("BEGIN IMMEDIATE").await.is_err())
+                let taken = connection.execute("BEGIN IMMEDIATE").await.is_err();
+                connection.close().await.expect("it closes, and rolls back");
+                usize::from(taken)
             }
         }
     }
