@@ -20,12 +20,23 @@ CREATE TABLE aftercommit.requests (
 ) WITH (fillfactor = 70);           -- the answer goes into the row that its request began: a HOT update
 CREATE INDEX requests_expires ON aftercommit.requests (expires_at);
 
--- Which request wrote an effect: its answer is kept until they all have ended. No rewrite of the table, since the default is
--- not volatile; nobody may write the column. `begin_request` tells the transaction; after its end the setting reads as ''.
-ALTER TABLE aftercommit.effects ADD COLUMN IF NOT EXISTS request_id bigint;
-ALTER TABLE aftercommit.effects
-  ALTER COLUMN request_id SET DEFAULT nullif(current_setting('aftercommit.request', true), '')::bigint;
-CREATE INDEX IF NOT EXISTS effects_request ON aftercommit.effects (request_id) WHERE request_id IS NOT NULL;
+-- Which request wrote an effect: its answer is kept until they all have ended. Column and index only where they are missing,
+-- as an operator may have made them before, without stopping anybody: see migrations/README.md.
+DO $request$
+BEGIN
+  IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'aftercommit.effects'::regclass AND attname = 'request_id') THEN
+    ALTER TABLE aftercommit.effects ADD COLUMN request_id bigint;
+  END IF;
+  IF EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass('aftercommit.effects_request') AND NOT indisvalid) THEN
+    RAISE EXCEPTION 'the index aftercommit.effects_request is INVALID: its CREATE INDEX CONCURRENTLY failed'
+      USING HINT = 'DROP INDEX CONCURRENTLY aftercommit.effects_request, build it again, then run aftercommit migrate again.';
+  END IF;
+  -- Reads the table once to find that nothing belongs into it.
+  IF to_regclass('aftercommit.effects_request') IS NULL THEN
+    CREATE INDEX effects_request ON aftercommit.effects (request_id) WHERE request_id IS NOT NULL;
+  END IF;
+END
+$request$;
 
 -- The consumers' record of what they have received.
 CREATE TABLE aftercommit.inbox (
@@ -53,7 +64,7 @@ BEGIN
     WHEN fingerprint IS NULL OR length(fingerprint) NOT BETWEEN 1 AND 1024
       THEN 'fingerprint must be 1 to 1024 characters: a hash of what makes two requests the same'
     -- Zero is not "not given": an answer that is forgotten at once would guard nothing.
-    WHEN ttl <= '0' OR ttl > '10 years' THEN 'ttl must be longer than 0 and at most 10 years'
+    WHEN ttl <= '0' OR ttl > '3600 days' THEN 'ttl must be longer than 0 and at most 3600 days'
   END;
 END
 $$;
@@ -66,10 +77,10 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
       AND NOT EXISTS (SELECT FROM aftercommit.outcomes AS o WHERE o.effect_id = e.id))
 $$;
 
--- The transaction that holds a key's lock, by one look at the lock table, which is of one moment. `same_request`: it holds the
--- fingerprint's lock too. `acts`: it has written, and had not begun to end when the look was over.
+-- The transaction that has begun a request, by one look at the lock table, which is of one moment. `same_request`: it holds the
+-- fingerprint's lock too. `acts`: it had not begun to end when the look was over.
 CREATE FUNCTION aftercommit.request_holder(
-  key_lock bigint, fingerprint_lock bigint, OUT name text, OUT same_request boolean, OUT acts boolean)
+  begun_lock bigint, fingerprint_lock bigint, OUT name text, OUT same_request boolean, OUT acts boolean)
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -77,22 +88,23 @@ DECLARE
   next_id bigint;
 BEGIN
   WITH locks AS MATERIALIZED (
-    SELECT l.virtualtransaction AS name, l.mode, l.transactionid::text::bigint AS writer,
+    SELECT l.virtualtransaction AS name, l.transactionid::text::bigint AS writer,
            CASE WHEN l.locktype = 'advisory' AND l.objsubid = 1
                   AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
              THEN l.classid::bigint << 32 | l.objid::bigint END AS lock
     FROM pg_locks AS l
-    WHERE l.granted AND l.locktype IN ('advisory', 'transactionid') AND l.mode IN ('ExclusiveLock', 'ShareLock')
+    WHERE l.granted AND (l.locktype = 'advisory' OR l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock')
   )
-  SELECT k.name, EXISTS (SELECT FROM locks AS f WHERE f.name = k.name AND f.lock = fingerprint_lock),
-         (SELECT min(w.writer) FROM locks AS w WHERE w.name = k.name AND w.mode = 'ExclusiveLock')
+  SELECT b.name, EXISTS (SELECT FROM locks AS f WHERE f.name = b.name AND f.lock = fingerprint_lock),
+         (SELECT min(w.writer) FROM locks AS w WHERE w.name = b.name)
   INTO name, same_request, writer
-  FROM locks AS k WHERE k.lock = key_lock AND k.mode = 'ExclusiveLock';
+  FROM locks AS b WHERE b.lock = begun_lock;
   IF NOT FOUND THEN
     RETURN;
   END IF;
   acts := false;
   IF NOT same_request AND writer IS NOT NULL THEN
+    -- The lock table has 32 bits of a transaction's id; it is within half of them of the next one.
     next_id := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
     writer := writer + (next_id >> 32 << 32);
     writer := writer + CASE WHEN writer > next_id + 2147483648 THEN -4294967296 WHEN writer < next_id - 2147483648 THEN 4294967296 ELSE 0 END;
@@ -106,10 +118,10 @@ $$;
 -- finish_request), 'replay' (answer with what stands beside it), 'in_progress' (409: the first has not committed yet),
 -- 'mismatch' (422: the key is another request's). It never waits for the first.
 --
--- Whoever acts on a key holds its lock, and one of key and fingerprint, taken before, until the end of the transaction; who finds
--- the key's lock taken and no answer reads from the lock table which of the two it is. A transaction that ends gives its
--- locks back one by one: so the other fingerprint's lock counts as missing only while the holder certainly had not begun to end,
--- seen twice.
+-- Three locks, all until the end of the transaction. Whoever gets the key's writes the row; who has written it takes the
+-- fingerprint's, then the one that says "begun". Who finds the key's lock taken and no answer reads from the lock table which
+-- request was begun. A transaction that ends gives its locks back one by one: so a fingerprint's lock counts as missing
+-- only while the transaction certainly had not begun to end, seen twice.
 CREATE FUNCTION aftercommit.begin_request(
   scope text, key text, fingerprint text, ttl interval DEFAULT NULL,
   OUT status text, OUT response_status integer, OUT response_headers bytea, OUT response_body bytea)
@@ -119,6 +131,7 @@ DECLARE
   problem text;
   key_lock bigint;
   fingerprint_lock bigint;
+  begun_lock bigint;
   held boolean := false;
   fresh record;
   stored aftercommit.requests;
@@ -134,13 +147,14 @@ BEGIN
     END IF;
   END IF;
   IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
-    RAISE EXCEPTION USING ERRCODE = '25001', MESSAGE = 'begin_request must come first in its transaction, which has written already',
-      HINT = 'BEGIN, begin_request, the business statements, finish_request, COMMIT. Call it as SELECT * FROM '
-        'aftercommit.begin_request(…): (aftercommit.begin_request(…)).* calls it once per column.';
+    RAISE EXCEPTION USING ERRCODE = '25001',
+      MESSAGE = 'begin_request must come first in its transaction, which has written, or locked rows, already',
+      HINT = 'BEGIN, begin_request, the business statements, finish_request, COMMIT; one request in a transaction. Call it as '
+        'SELECT * FROM aftercommit.begin_request(…): (aftercommit.begin_request(…)).* calls it once per column.';
   END IF;
   key_lock := hashtextextended(key, hashtextextended(scope, 4711));
   fingerprint_lock := hashtextextended(fingerprint, key_lock);
-  PERFORM pg_advisory_xact_lock_shared(fingerprint_lock);
+  begun_lock := hashtextextended('', key_lock);   -- no fingerprint is empty
   FOR look IN 1 .. 200 LOOP
     held := held OR pg_try_advisory_xact_lock(key_lock);
     IF held THEN
@@ -150,12 +164,13 @@ BEGIN
       ON CONFLICT ON CONSTRAINT requests_pkey DO NOTHING
       RETURNING r.id, r.xmin AS writer INTO fresh;
       IF FOUND THEN
-        -- Its locks would go, one by one, when a savepoint is rolled back, while the transaction lives on.
+        -- Its locks would go when a savepoint is rolled back, while the transaction lives on.
         IF fresh.writer::text::bigint <> pg_current_xact_id()::text::bigint & 4294967295 THEN
           RAISE EXCEPTION USING ERRCODE = '25001', MESSAGE = 'begin_request must not stand inside a savepoint',
-            HINT = 'BEGIN, begin_request, then SAVEPOINT.';
+            HINT = 'BEGIN, begin_request, then SAVEPOINT (a plpgsql block with EXCEPTION is one too).';
         END IF;
-        PERFORM set_config('aftercommit.request', fresh.id::text, true), set_config('aftercommit.request_scope', scope, true),
+        PERFORM pg_advisory_xact_lock_shared(fingerprint_lock), pg_advisory_xact_lock_shared(begun_lock),
+                set_config('aftercommit.request', fresh.id::text, true), set_config('aftercommit.request_scope', scope, true),
                 set_config('aftercommit.request_key', key, true);
         status := 'new';
         RETURN;
@@ -179,20 +194,23 @@ BEGIN
       WHERE r.scope = begin_request.scope AND r.key = begin_request.key AND r.id = stored.id;
       CONTINUE;
     END IF;
-    SELECT h.* INTO holder FROM aftercommit.request_holder(key_lock, fingerprint_lock) AS h;
-    IF FOUND THEN
-      IF holder.same_request THEN
-        status := 'in_progress';
-        RETURN;
-      ELSIF holder.acts AND holder.name = suspect THEN
-        status := 'mismatch';
-        RETURN;
-      END IF;
-      suspect := CASE WHEN holder.acts THEN holder.name END;
-      PERFORM pg_sleep(0.001);
+    SELECT h.* INTO holder FROM aftercommit.request_holder(begun_lock, fingerprint_lock) AS h;
+    IF FOUND AND holder.same_request THEN
+      status := 'in_progress';
+      RETURN;
+    ELSIF FOUND AND holder.acts AND holder.name = suspect THEN
+      status := 'mismatch';
+      RETURN;
     END IF;
+    suspect := CASE WHEN FOUND AND holder.acts THEN holder.name END;
+    PERFORM pg_sleep(0.001);
   END LOOP;
-  -- Here only with an older snapshot, to which the answer is invisible.
+  -- Somebody who was told 'replay' or 'mismatch' keeps the key's lock in a transaction that stays open, and the answer is not
+  -- there (any more), or not for this transaction.
+  IF current_setting('transaction_isolation') NOT IN ('repeatable read', 'serializable') THEN
+    status := 'in_progress';
+    RETURN;
+  END IF;
   RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'begin_request: the key was answered after this transaction''s snapshot was taken',
     HINT = 'Retry the transaction: it gets the answer.';
 END
@@ -219,7 +237,7 @@ BEGIN
   UPDATE aftercommit.requests AS r
   SET response_status = finish_request.response_status, response_headers = coalesce(finish_request.response_headers, ''),
       response_body = coalesce(finish_request.response_body, '')
-  WHERE r.scope = finish_request.scope AND r.key = finish_request.key AND r.xid = pg_current_xact_id()
+  WHERE r.scope = finish_request.scope AND r.key = finish_request.key AND r.xid = pg_current_xact_id_if_assigned()
     AND r.response_status IS NULL;
   IF NOT FOUND THEN
     RAISE EXCEPTION USING ERRCODE = '55000', MESSAGE = 'finish_request: this transaction has not begun this request, or has finished it already',
@@ -256,8 +274,9 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   problem text := CASE
     WHEN consumer IS NULL OR length(consumer) NOT BETWEEN 1 AND 255 THEN 'consumer must be 1 to 255 characters: who receives'
-    WHEN key IS NULL OR length(key) NOT BETWEEN 1 AND 1024 THEN 'key must be 1 to 1024 characters: what the sender calls the message'
-    WHEN keep IS NULL OR keep <= '0' OR keep > '10 years' THEN 'keep must be longer than 0 and at most 10 years' END;
+    -- In bytes: an index entry has no room for more.
+    WHEN key IS NULL OR octet_length(key) NOT BETWEEN 1 AND 1024 THEN 'key must be 1 to 1024 bytes: what the sender calls the message'
+    WHEN keep IS NULL OR keep <= '0' OR keep > '3600 days' THEN 'keep must be longer than 0 and at most 3600 days' END;
 BEGIN
   IF problem IS NOT NULL THEN
     RAISE EXCEPTION USING ERRCODE = 'AC400', MESSAGE = 'inbox_accept: ' || problem, COLUMN = split_part(problem, ' ', 1),
@@ -273,11 +292,56 @@ $$;
 -- Enqueue: keys of effects that a request wrote
 -- ---------------------------------------------------------------------------------------------------------------------
 
+-- The request that this transaction acts on; null when it acts on none. `begin_request` tells the transaction by settings, which
+-- anybody can write: so they count only with the row that it wrote.
+CREATE FUNCTION aftercommit.this_request() RETURNS bigint
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  said text := current_setting('aftercommit.request', true);   -- reads as '' after the transaction that set it
+  found_id bigint;
+BEGIN
+  IF coalesce(said, '') = '' THEN
+    RETURN NULL;
+  END IF;
+  SELECT r.id INTO found_id FROM aftercommit.requests AS r
+  WHERE r.scope = current_setting('aftercommit.request_scope', true) AND r.key = current_setting('aftercommit.request_key', true)
+    AND r.id::text = said AND r.xid = pg_current_xact_id_if_assigned();
+  IF found_id IS NULL THEN
+    RAISE EXCEPTION USING ERRCODE = '55000',
+      MESSAGE = 'the settings aftercommit.request, request_scope and request_key are begin_request''s own, and something else has written them',
+      HINT = 'RESET aftercommit.request, also of the role and the database (ALTER ROLE … RESET aftercommit.request).';
+  END IF;
+  RETURN found_id;
+END
+$$;
+
+-- Rows that are not plain ones: what must not be null, in the words of the other checks, and the request that wrote them. One
+-- trigger for both, since each has its condition prepared anew by every INSERT.
+CREATE FUNCTION aftercommit.on_row() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF NEW.downstream IS NULL THEN
+    RAISE EXCEPTION USING ERRCODE = '23502', MESSAGE = 'effects.downstream must not be null',
+      SCHEMA = 'aftercommit', TABLE = 'effects', COLUMN = 'downstream', HINT = 'Name a downstream of the configuration.';
+  ELSIF NEW.idempotency_key IS NULL THEN
+    RAISE EXCEPTION USING ERRCODE = '23502', MESSAGE = 'effects.idempotency_key must not be null',
+      SCHEMA = 'aftercommit', TABLE = 'effects', COLUMN = 'idempotency_key',
+      HINT = 'Leave it out for a random UUID; a business identity is better.';
+  END IF;
+  NEW.request_id := aftercommit.this_request();
+  RETURN NEW;
+END
+$$;
+DROP TRIGGER effects_null ON aftercommit.effects;
+DROP FUNCTION aftercommit.on_null;
+CREATE TRIGGER effects_row BEFORE INSERT ON aftercommit.effects
+  FOR EACH ROW WHEN (NEW.downstream IS NULL OR NEW.idempotency_key IS NULL OR pg_catalog.current_setting('aftercommit.request', true) <> '')
+  EXECUTE FUNCTION aftercommit.on_row();
+
 -- Whether the guarded request of this transaction wrote this effect.
 CREATE FUNCTION aftercommit.is_of_this_request(effect_id bigint) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-  SELECT EXISTS (SELECT FROM aftercommit.effects AS e
-    WHERE e.id = effect_id AND e.request_id = nullif(current_setting('aftercommit.request', true), '')::bigint)
+  SELECT EXISTS (SELECT FROM aftercommit.effects AS e WHERE e.id = effect_id AND e.request_id = aftercommit.this_request())
 $$;
 
 -- Writes an effect, or finds the one that its key stands for. Call it as `SELECT * FROM aftercommit.enqueue(…)`:
@@ -311,7 +375,8 @@ DECLARE
   rule aftercommit.downstreams;
   problem text;
   identical boolean;
-  derived boolean := idempotency_key IS NULL AND nullif(current_setting('aftercommit.request', true), '') IS NOT NULL;
+  derived boolean := idempotency_key IS NULL AND current_setting('aftercommit.request', true) <> ''
+    AND aftercommit.this_request() IS NOT NULL;
 BEGIN
   SELECT * INTO rule FROM aftercommit.downstreams AS d WHERE d.name = enqueue.downstream;
   IF NOT FOUND THEN
@@ -319,7 +384,7 @@ BEGIN
       MESSAGE = format('no downstream is named %s', quote_literal(left(coalesce(downstream, 'null'), 128))),
       HINT = 'A name becomes known by `aftercommit migrate` and by each worker''s start.';
   END IF;
-  IF derived THEN
+  IF derived THEN   -- null outside of a guarded request
     idempotency_key := aftercommit.derive_key(current_setting('aftercommit.request_scope'),
       current_setting('aftercommit.request_key'), coalesce(name, downstream || '/' || coalesce(operation, '')));
   END IF;
@@ -370,13 +435,116 @@ BEGIN
 END
 $$;
 
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Retention
+-- ---------------------------------------------------------------------------------------------------------------------
+
+-- As in step 4: a row per step, held for one batch; `reached` keeps a look from passing again what is kept because an effect of
+-- it is unfinished. No clock that is not believed about keys drops anything here either.
+ALTER TABLE aftercommit.retention DROP CONSTRAINT retention_step_check;
+ALTER TABLE aftercommit.retention ADD CONSTRAINT retention_step_check
+  CHECK (step IN ('payloads', 'history', 'keys', 'requests', 'inbox'));
+INSERT INTO aftercommit.retention (step, kept) VALUES ('requests', 0), ('inbox', 0);
+
+-- Takes a step's turn: from when on to look; null where somebody else has it. Remembers no place yet.
+CREATE FUNCTION aftercommit.retention_turn(of_step text, now_at timestamptz, OUT from_at timestamptz, OUT fresh boolean, OUT believed boolean)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT CASE WHEN f.fresh THEN r.reached ELSE '-infinity' END, f.fresh,
+         coalesce((SELECT now_at <= k.looked_at + interval '1 day' FROM aftercommit.retention AS k WHERE k.step = 'keys'), false)
+  FROM aftercommit.retention AS r CROSS JOIN LATERAL (
+    SELECT r.from_start_at BETWEEN now_at - interval '10 minutes' AND now_at AND r.reached <= now_at) AS f (fresh)
+  WHERE r.step = of_step FOR UPDATE OF r SKIP LOCKED
+$$;
+
+CREATE FUNCTION aftercommit.retention_reached(of_step text, now_at timestamptz, fresh boolean, reached_at timestamptz) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+  UPDATE aftercommit.retention AS r
+  SET reached = reached_at, from_start_at = CASE WHEN fresh THEN r.from_start_at ELSE now_at END, looked_at = now_at
+  WHERE r.step = of_step
+$$;
+
+-- Answers whose time is over and none of whose effects is unfinished; looks at `at_most` rows. Who works or operates may drop
+-- these, and no others.
+CREATE FUNCTION aftercommit.drop_requests(at_most bigint, OUT elsewhere boolean, OUT dropped bigint, OUT more boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  now_at timestamptz := clock_timestamp();
+  turn record;
+  last_at timestamptz;
+BEGIN
+  elsewhere := false; dropped := 0; more := false;
+  SELECT t.* INTO turn FROM aftercommit.retention_turn('requests', now_at) AS t;
+  IF NOT FOUND THEN
+    elsewhere := true;
+    RETURN;
+  END IF;
+  IF NOT turn.believed THEN
+    RETURN;
+  END IF;
+  WITH seen AS MATERIALIZED (
+    SELECT r.scope, r.key, r.id, r.expires_at FROM aftercommit.requests AS r
+    WHERE r.expires_at >= turn.from_at AND r.expires_at <= now_at ORDER BY r.expires_at LIMIT at_most FOR UPDATE SKIP LOCKED
+  ), gone AS (
+    DELETE FROM aftercommit.requests AS r USING seen AS s
+    WHERE r.scope = s.scope AND r.key = s.key AND r.id = s.id AND NOT aftercommit.request_is_unfinished(s.id)
+    RETURNING 1
+  )
+  SELECT (SELECT count(*) FROM gone), count(*) >= at_most, max(s.expires_at) INTO dropped, more, last_at FROM seen AS s;
+  IF last_at IS NOT NULL OR NOT turn.fresh THEN
+    PERFORM aftercommit.retention_reached('requests', now_at, turn.fresh, coalesce(last_at, turn.from_at));
+  END IF;
+END
+$$;
+
+-- Messages that were received, and kept as long as the consumer said.
+CREATE FUNCTION aftercommit.drop_inbox(at_most bigint, OUT elsewhere boolean, OUT dropped bigint, OUT more boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  now_at timestamptz := clock_timestamp();
+  turn record;
+  last_at timestamptz;
+BEGIN
+  elsewhere := false; dropped := 0; more := false;
+  SELECT t.* INTO turn FROM aftercommit.retention_turn('inbox', now_at) AS t;
+  IF NOT FOUND THEN
+    elsewhere := true;
+    RETURN;
+  END IF;
+  IF NOT turn.believed THEN
+    RETURN;
+  END IF;
+  WITH seen AS MATERIALIZED (
+    SELECT i.consumer, i.key, i.expires_at FROM aftercommit.inbox AS i
+    WHERE i.expires_at >= turn.from_at AND i.expires_at <= now_at ORDER BY i.expires_at LIMIT at_most FOR UPDATE SKIP LOCKED
+  ), gone AS (
+    DELETE FROM aftercommit.inbox AS i USING seen AS s WHERE i.consumer = s.consumer AND i.key = s.key
+  )
+  SELECT count(*), count(*) >= at_most, max(s.expires_at) INTO dropped, more, last_at FROM seen AS s;
+  IF last_at IS NOT NULL OR NOT turn.fresh THEN
+    PERFORM aftercommit.retention_reached('inbox', now_at, turn.fresh, coalesce(last_at, turn.from_at));
+  END IF;
+END
+$$;
+
+-- How long an answer is kept whose request does not say it: `retention.requests` of the configuration, told by `migrate` and by
+-- each worker's start.
+CREATE FUNCTION aftercommit.keep_requests(us bigint) RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  INSERT INTO aftercommit.meta AS m (key, value) SELECT 'requests_kept_us', us::text WHERE us BETWEEN 1 AND 311040000000000
+  ON CONFLICT ON CONSTRAINT meta_pkey DO UPDATE SET value = excluded.value WHERE m.value <> excluded.value
+$$;
+
 REVOKE ALL ON FUNCTION aftercommit.request_problem, aftercommit.request_is_unfinished, aftercommit.request_holder,
   aftercommit.begin_request(text, text, text, interval), aftercommit.begin_request(text, text, bytea, interval),
-  aftercommit.finish_request, aftercommit.on_request_commit, aftercommit.inbox_accept, aftercommit.is_of_this_request
-  FROM PUBLIC;
+  aftercommit.finish_request, aftercommit.on_request_commit, aftercommit.inbox_accept, aftercommit.this_request,
+  aftercommit.on_row, aftercommit.is_of_this_request, aftercommit.retention_turn, aftercommit.retention_reached,
+  aftercommit.drop_requests, aftercommit.drop_inbox, aftercommit.keep_requests FROM PUBLIC;
 
 -- BEGIN roles
 DO $roles$
+DECLARE
+  wanted text;
 BEGIN
   IF to_regrole('aftercommit_app') IS NOT NULL THEN
     GRANT EXECUTE ON FUNCTION aftercommit.begin_request(text, text, text, interval),
@@ -384,17 +552,22 @@ BEGIN
       aftercommit.is_of_this_request TO aftercommit_app;
   END IF;
   IF to_regrole('aftercommit_worker') IS NOT NULL THEN
-    GRANT SELECT (id, scope, key, created_at, expires_at, response_status), DELETE ON aftercommit.requests TO aftercommit_worker;
-    GRANT SELECT, DELETE ON aftercommit.inbox TO aftercommit_worker;
-    GRANT EXECUTE ON FUNCTION aftercommit.request_is_unfinished TO aftercommit_worker;
+    GRANT EXECUTE ON FUNCTION aftercommit.is_of_this_request, aftercommit.keep_requests TO aftercommit_worker;
   END IF;
-  IF to_regrole('aftercommit_operator') IS NOT NULL THEN
-    GRANT SELECT (id, scope, key, created_at, expires_at, response_status), DELETE ON aftercommit.requests TO aftercommit_operator;
-    GRANT SELECT, DELETE ON aftercommit.inbox TO aftercommit_operator;
-    GRANT EXECUTE ON FUNCTION aftercommit.request_is_unfinished TO aftercommit_operator;
-  END IF;
+  FOREACH wanted IN ARRAY ARRAY['aftercommit_worker', 'aftercommit_operator'] LOOP
+    IF to_regrole(wanted) IS NOT NULL THEN
+      EXECUTE format('GRANT SELECT (expires_at) ON aftercommit.inbox TO %I', wanted);
+      EXECUTE format('GRANT EXECUTE ON FUNCTION aftercommit.drop_requests, aftercommit.drop_inbox, '
+        'aftercommit.request_is_unfinished TO %I', wanted);
+    END IF;
+  END LOOP;
+  -- Who looks sees that a request was answered, never what with, nor the fingerprint, by which a body could be guessed.
+  FOREACH wanted IN ARRAY ARRAY['aftercommit_worker', 'aftercommit_operator', 'aftercommit_viewer'] LOOP
+    IF to_regrole(wanted) IS NOT NULL THEN
+      EXECUTE format('GRANT SELECT (id, scope, key, created_at, expires_at, response_status) ON aftercommit.requests TO %I', wanted);
+    END IF;
+  END LOOP;
   IF to_regrole('aftercommit_viewer') IS NOT NULL THEN
-    GRANT SELECT (id, scope, key, created_at, expires_at, response_status) ON aftercommit.requests TO aftercommit_viewer;
     GRANT SELECT (request_id) ON aftercommit.effects TO aftercommit_viewer;
   END IF;
 END

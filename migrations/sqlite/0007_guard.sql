@@ -17,7 +17,7 @@ CREATE TABLE aftercommit_requests (
     response_headers BLOB,
     response_body    BLOB,
     -- 0 refers to nothing: with PRAGMA foreign_keys = ON, a COMMIT without the answer, which sets it to NULL, is refused.
-    unanswered       INTEGER DEFAULT 0 CHECK (unanswered = 0 AND response_status IS NULL OR unanswered IS NULL AND response_status IS NOT NULL)
+    unanswered       INTEGER DEFAULT 0 CHECK (unanswered IS 0 AND response_status IS NULL OR unanswered IS NULL AND response_status IS NOT NULL)
                      REFERENCES aftercommit_token (one) DEFERRABLE INITIALLY DEFERRED,
     CHECK (expires_at > created_at),
     UNIQUE (scope, key)
@@ -26,8 +26,26 @@ CREATE INDEX aftercommit_requests_expires ON aftercommit_requests (expires_at);
 -- The request that this transaction acts on: at most one.
 CREATE UNIQUE INDEX aftercommit_requests_open ON aftercommit_requests (unanswered) WHERE unanswered IS NOT NULL;
 
--- The answer, and nothing else, is written later; and once.
-CREATE TRIGGER aftercommit_requests_answer BEFORE UPDATE ON aftercommit_requests
+-- In words, and not overruled by OR REPLACE or OR IGNORE, which would drop an answer or act without having begun. Without foreign
+-- keys a COMMIT without the answer would go through, and leave a row that stands in everybody's way: they cannot be switched
+-- off inside a transaction, so who begins with them also commits with them.
+CREATE TRIGGER aftercommit_requests_begin BEFORE INSERT ON aftercommit_requests
+BEGIN
+    SELECT CASE
+    WHEN (SELECT foreign_keys FROM pragma_foreign_keys) = 0
+        THEN RAISE(ABORT, 'aftercommit: column unanswered: needs PRAGMA foreign_keys = ON on this connection, before BEGIN IMMEDIATE')
+    WHEN NEW.response_status IS NOT NULL OR NEW.unanswered IS NOT 0
+        THEN RAISE(ABORT, 'aftercommit: column unanswered: a request begins without its answer (leave it out, and response_status)')
+    WHEN EXISTS (SELECT 1 FROM aftercommit_requests WHERE unanswered IS NOT NULL)
+        THEN RAISE(ABORT, 'aftercommit: column unanswered: this transaction has begun a request already')
+    WHEN EXISTS (SELECT 1 FROM aftercommit_requests AS r WHERE r.scope = NEW.scope AND r.key = NEW.key)
+        THEN RAISE(ABORT, 'aftercommit: column key: was answered already: send that answer again (UNIQUE constraint)')
+    END;
+END;
+
+-- The answer, and nothing else, is written later; and once. How long it is kept may be changed.
+CREATE TRIGGER aftercommit_requests_answer
+BEFORE UPDATE OF id, scope, key, fingerprint, response_status, response_headers, response_body, unanswered ON aftercommit_requests
 WHEN OLD.response_status IS NOT NULL OR NEW.response_status IS NULL OR NEW.id <> OLD.id OR NEW.scope <> OLD.scope
     OR NEW.key <> OLD.key OR NEW.fingerprint <> OLD.fingerprint
 BEGIN
@@ -51,7 +69,7 @@ END;
 -- The consumers' record of what they have received.
 CREATE TABLE aftercommit_inbox (
     consumer    TEXT NOT NULL CHECK (length(consumer) BETWEEN 1 AND 255),
-    key         TEXT NOT NULL CHECK (length(key) BETWEEN 1 AND 1024),
+    key         TEXT NOT NULL CHECK (length(CAST(key AS BLOB)) BETWEEN 1 AND 1024),
     received_at INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
     expires_at  INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000 + 2592000000000),
     PRIMARY KEY (consumer, key),

@@ -23,7 +23,7 @@ pub(super) fn postgres_program(name: &str) -> PathBuf {
 }
 
 /// A Python that has psycopg.
-pub(super) fn python() -> String {
+pub(crate) fn python() -> String {
     required("AFTERCOMMIT_TEST_PYTHON")
 }
 
@@ -38,7 +38,7 @@ pub(super) fn localstripe() -> String {
 }
 
 /// A file of `examples/`.
-pub(super) fn example(name: &str) -> PathBuf {
+pub(crate) fn example(name: &str) -> PathBuf {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     root.parent().expect("the workspace is above").join("examples").join(name)
 }

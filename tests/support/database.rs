@@ -81,6 +81,11 @@ impl TestDatabase {
         connect(&self.url, self.way).await
     }
 
+    /// The same database through the pooler, where the case runs behind one.
+    pub(crate) fn pooler_url(&self) -> Option<String> {
+        (self.way == Way::Pooled).then(|| pooled(&self.url))
+    }
+
     /// Removes the database, whoever is still connected.
     pub(crate) async fn remove(self) {
         drop(self.store);

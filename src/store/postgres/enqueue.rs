@@ -23,8 +23,12 @@ use crate::{
 };
 
 /// A key that its downstream cannot take is left out: the trigger would refuse all of them, and the caller's transaction
-/// with them. Sorted, so that two batches wait for each other's keys in one order only. Served by the unique key.
-const INSERT: &str = "INSERT INTO aftercommit.effects (downstream, operation, idempotency_key, payload, body, content_type,
+/// with them. Sorted, so that two batches wait for each other's keys in one order only. Served by the unique key. `$when` may
+/// hold everything back.
+macro_rules! insert_sql {
+    ($when:literal) => {
+        concat!(
+            "INSERT INTO aftercommit.effects (downstream, operation, idempotency_key, payload, body, content_type,
   headers, target, due_at, expires_at, metadata, trace_context)
 SELECT n.downstream, n.operation, n.idempotency_key, n.payload::json, n.body, n.content_type, n.headers::json, n.target,
   coalesce(n.due_at, clock_timestamp()), n.expires_at, n.metadata::jsonb, n.trace_context
@@ -32,10 +36,32 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::tex
   $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[]) WITH ORDINALITY
   AS n (downstream, operation, idempotency_key, payload, body, content_type, headers, target, due_at, expires_at, metadata,
     trace_context, ord)
-WHERE n.ord NOT IN (SELECT r.ord FROM aftercommit.key_refusals($1::text[], $3::text[]) AS r)
+WHERE n.ord NOT IN (SELECT r.ord FROM aftercommit.key_refusals($1::text[], $3::text[]) AS r)",
+            $when,
+            "
 ORDER BY n.downstream COLLATE \"C\", n.idempotency_key COLLATE \"C\"
 ON CONFLICT (downstream, idempotency_key) DO NOTHING
-RETURNING id, downstream, idempotency_key, clock_timestamp() AS now_at";
+RETURNING id, downstream, idempotency_key, clock_timestamp() AS now_at"
+        )
+    };
+}
+
+/// Where every effect has its key.
+const INSERT: &str = insert_sql!("");
+
+/// Where some have none: in a guarded request nothing is written yet, and one row without an id says which request it is, from
+/// which their keys follow. After a transaction's end a setting reads as ''.
+const INSERT_OR_REQUEST: &str = concat!(
+    "WITH written AS (
+",
+    insert_sql!("\n  AND coalesce(current_setting('aftercommit.request', true), '') = ''"),
+    "
+)
+SELECT w.id, w.downstream, w.idempotency_key, w.now_at FROM written AS w
+UNION ALL
+SELECT NULL, current_setting('aftercommit.request_scope', true), current_setting('aftercommit.request_key', true), clock_timestamp()
+WHERE current_setting('aftercommit.request', true) <> ''"
+);
 
 /// What an application may not read about an effect, it may ask: is it this request? Or why it was left out.
 const EXISTING: &str = "SELECT n.ord, x.id, x.state, x.identical,
@@ -46,11 +72,6 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::tex
 LEFT JOIN LATERAL aftercommit.existing(n.downstream, n.idempotency_key, n.operation, n.payload, n.body, n.content_type,
   n.headers, n.target) AS x ON true
 LEFT JOIN aftercommit.key_refusals($1::text[], $2::text[]) AS r ON r.ord = n.ord";
-
-/// The guarded request that this transaction acts on. After its end a setting reads as ''.
-const REQUEST: &str = "SELECT current_setting('aftercommit.request_scope', true) AS scope,
-  current_setting('aftercommit.request_key', true) AS key
-WHERE nullif(current_setting('aftercommit.request', true), '') IS NOT NULL";
 
 /// A key that is taken and freed again and again is somebody's mistake; it must not hold this transaction for ever.
 const ROUNDS: usize = 100;
@@ -100,25 +121,15 @@ impl Caller<'_> {
         self.session.name(statement).fetch_all(&mut *self.connection).await
     }
 
-    async fn request(&mut self) -> Result<Option<(Scope, RequestKey)>, EnqueueError> {
-        let rows = self.all(sql(REQUEST)).await?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        let corrupt = |error: Box<dyn std::error::Error + Send + Sync>| sqlx::Error::Decode(error);
-        let scope = Scope::parse(row.try_get::<&str, _>("scope")?).map_err(|error| corrupt(error.into()))?;
-        let key = RequestKey::parse(row.try_get::<&str, _>("key")?).map_err(|error| corrupt(error.into()))?;
-        Ok(Some((scope, key)))
-    }
-
     async fn enqueue_one(&mut self, effect: NewEffect) -> Result<Enqueued, EnqueueError> {
         let mut results = self.enqueue_all(vec![effect]).await?;
         results.pop().unwrap_or(Err(EnqueueError::Database(sqlx::Error::RowNotFound)))
     }
 
     async fn enqueue_all(&mut self, effects: Vec<NewEffect>) -> Result<Results, EnqueueError> {
-        let request =
-            if effects.iter().any(|effect| effect.key.is_none()) { self.request().await? } else { None };
-        let items: Vec<(Name, NewEffect)> =
-            effects.into_iter().map(|effect| named(effect, request.as_ref())).collect();
+        let mut unasked = effects.iter().any(|effect| effect.key.is_none());
+        let mut items: Vec<(Name, NewEffect)> =
+            effects.into_iter().map(|effect| (named(&effect, None), effect)).collect();
         let mut results: Vec<Option<Result<Enqueued, EnqueueError>>> =
             items.iter().map(|item| storable(&item.1).err().map(Err)).collect();
         for _ in 0..ROUNDS {
@@ -131,8 +142,18 @@ impl Caller<'_> {
             for index in &open {
                 first.entry(&items[*index].0).or_insert(*index);
             }
-            for (index, receipt) in insert(self, &items, first).await? {
-                results[index] = Some(Ok(Enqueued::Inserted(receipt)));
+            match insert(self, &items, first, std::mem::take(&mut unasked)).await? {
+                Written::These(written) => {
+                    for (index, receipt) in written {
+                        results[index] = Some(Ok(Enqueued::Inserted(receipt)));
+                    }
+                }
+                Written::NothingIn(request) => {
+                    for (name, effect) in &mut items {
+                        *name = named(effect, Some(&request));
+                    }
+                    continue;
+                }
             }
             let open: Vec<usize> = open.into_iter().filter(|index| results[*index].is_none()).collect();
             for (index, found) in existing(self, &items, &open).await? {
@@ -171,21 +192,43 @@ fn refused(error: sqlx::Error) -> EnqueueError {
     invalid.map_or(EnqueueError::Database(error), EnqueueError::Invalid)
 }
 
-fn named(effect: NewEffect, request: Option<&(Scope, RequestKey)>) -> (Name, NewEffect) {
-    let key = key::of_effect(&effect, request);
-    ((effect.downstream.clone(), key.as_str().to_owned()), effect)
+fn named(effect: &NewEffect, request: Option<&(Scope, RequestKey)>) -> Name {
+    (effect.downstream.clone(), key::of_effect(effect, request).as_str().to_owned())
 }
 
+/// What an INSERT did.
+enum Written {
+    /// These.
+    These(Vec<(usize, Receipt)>),
+    /// Nothing: this transaction acts on this request, and some keys must be derived from it first.
+    NothingIn((Scope, RequestKey)),
+}
+
+/// The request of a row of [`INSERT_OR_REQUEST`]. The database verifies it as it writes.
+fn request(row: &PgRow) -> Result<(Scope, RequestKey), sqlx::Error> {
+    let read = |column| row.try_get::<Option<String>, _>(column).map(Option::unwrap_or_default);
+    let (scope, key) = (Scope::parse(read("downstream")?), RequestKey::parse(read("idempotency_key")?));
+    scope.ok().zip(key.ok()).ok_or_else(|| {
+        sqlx::Error::Protocol(
+            "the settings aftercommit.request, request_scope and request_key are begin_request's own, and something \
+             else has written them: RESET aftercommit.request"
+                .to_owned(),
+        )
+    })
+}
+
+/// `unasked`: some effects have no key yet, and whether they are part of a guarded request is not known.
 async fn insert(
     caller: &mut Caller<'_>,
     items: &[(Name, NewEffect)],
     first: BTreeMap<&Name, usize>,
-) -> Result<Vec<(usize, Receipt)>, EnqueueError> {
+    unasked: bool,
+) -> Result<Written, EnqueueError> {
     let column = |take: fn(&NewEffect) -> Option<&str>| -> Vec<Option<&str>> {
         first.values().map(|index| take(&items[*index].1)).collect()
     };
     let of = |index: &usize| &items[*index].1;
-    let statement = sql(INSERT)
+    let statement = sql(if unasked { INSERT_OR_REQUEST } else { INSERT })
         .bind(first.keys().map(|name| name.0.as_str()).collect::<Vec<_>>())
         .bind(column(|effect| effect.operation.as_deref()))
         .bind(first.keys().map(|name| name.1.as_str()).collect::<Vec<_>>())
@@ -203,6 +246,9 @@ async fn insert(
         first.iter().map(|(name, index)| ((name.0.as_str(), name.1.as_str()), *index)).collect();
     let mut inserted = Vec::with_capacity(rows.len());
     for row in &rows {
+        let Some(id) = row.try_get::<Option<i64>, _>("id")? else {
+            return Ok(Written::NothingIn(request(row)?));
+        };
         let key: &str = row.try_get("idempotency_key")?;
         let downstream: &str = row.try_get("downstream")?;
         let index = first.get(&(downstream, key)).copied();
@@ -212,9 +258,9 @@ async fn insert(
         let now_at: Timestamp = row.try_get("now_at")?;
         let later = items[index].1.due_at.is_some_and(|due_at| due_at > now_at);
         let state = if later { State::Scheduled } else { State::Ready };
-        inserted.push((index, Receipt { id: EffectId::new(row.try_get("id")?), key: key.to_owned(), state }));
+        inserted.push((index, Receipt { id: EffectId::new(id), key: key.to_owned(), state }));
     }
-    Ok(inserted)
+    Ok(Written::These(inserted))
 }
 
 async fn existing(

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     clock::duration_micros,
-    guard::{Answer, Begun, GuardError, Inbox, Request, Requests},
+    guard::{Answer, Begun, GuardError, Inbox, Request, Requests, check_message, check_ttl},
 };
 
 const BEGIN: &str = "SELECT status, response_status, response_headers, response_body
@@ -21,6 +21,8 @@ const FINISH: &str = "SELECT aftercommit.finish_request($1::text, $2::text, $3::
 const ACCEPT: &str =
     "SELECT aftercommit.inbox_accept($1::text, $2::text, $3::int8 * interval '1 microsecond') AS accepted";
 
+/// What `begin_request` raises where something precedes it.
+const NOT_FIRST: &str = "25001";
 /// What `finish_request` raises where nothing was begun.
 const NOT_BEGUN: &str = "55000";
 
@@ -69,12 +71,13 @@ async fn begin(
     session: Session,
     request: &Request,
 ) -> Result<Begun, GuardError> {
+    check_ttl(request.ttl)?;
     let statement = sql(BEGIN)
         .bind(request.scope.as_str())
         .bind(request.key.as_str())
         .bind(request.fingerprint.as_str())
         .bind(request.ttl.map(duration_micros));
-    let row = one(connection, session, statement).await?;
+    let row = one(connection, session, statement).await.map_err(refused)?;
     Ok(match row.try_get::<&str, _>("status")? {
         "new" => Begun::New,
         "in_progress" => Begun::InProgress,
@@ -101,16 +104,14 @@ async fn finish(
         .bind(i32::from(answer.status))
         .bind(answer.headers.as_slice())
         .bind(answer.body.as_slice());
-    match one(connection, session, statement).await {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
-            if code.is_some_and(|code| code == NOT_BEGUN) {
-                Err(GuardError::NotBegun)
-            } else {
-                Err(error.into())
-            }
-        }
+    one(connection, session, statement).await.map(drop).map_err(refused)
+}
+
+fn refused(error: sqlx::Error) -> GuardError {
+    match error.as_database_error().and_then(sqlx::error::DatabaseError::code).as_deref() {
+        Some(NOT_FIRST) => GuardError::NotFirst,
+        Some(NOT_BEGUN) => GuardError::NotBegun,
+        _ => error.into(),
     }
 }
 
@@ -121,6 +122,7 @@ async fn accept(
     key: &str,
     keep: Duration,
 ) -> Result<bool, GuardError> {
+    check_message(consumer, key, keep)?;
     let statement = sql(ACCEPT).bind(consumer).bind(key).bind(duration_micros(keep));
     Ok(one(connection, session, statement).await?.try_get("accepted")?)
 }

@@ -7,7 +7,7 @@ use sqlx::{Row as _, SqliteConnection};
 
 use crate::{
     clock::{Clock, SystemClock, duration_micros},
-    guard::{Answer, Begun, GuardError, Inbox, Request, Requests},
+    guard::{Answer, Begun, GuardError, Inbox, Request, Requests, check_message, check_ttl},
 };
 
 /// `forgotten`: kept long enough, and no effect that it wrote is unfinished.
@@ -27,6 +27,7 @@ const ACCEPT: &str = "INSERT INTO aftercommit_inbox (consumer, key, received_at,
 
 impl Requests for SqliteConnection {
     async fn begin_request(&mut self, request: &Request) -> Result<Begun, GuardError> {
+        check_ttl(request.ttl)?;
         let now = SystemClock.wall().micros();
         match stored(self, request, now).await? {
             Stored::Nothing => {}
@@ -42,7 +43,8 @@ impl Requests for SqliteConnection {
             .bind(now)
             .bind(request.ttl.map(duration_micros))
             .execute(self)
-            .await?;
+            .await
+            .map_err(refused)?;
         Ok(Begun::New)
     }
 
@@ -61,6 +63,7 @@ impl Requests for SqliteConnection {
 
 impl Inbox for SqliteConnection {
     async fn accept(&mut self, consumer: &str, key: &str, keep: Duration) -> Result<bool, GuardError> {
+        check_message(consumer, key, keep)?;
         let accepted = sqlx::query(ACCEPT)
             .bind(consumer.to_owned())
             .bind(key.to_owned())
@@ -70,6 +73,13 @@ impl Inbox for SqliteConnection {
             .await?;
         Ok(accepted.rows_affected() == 1)
     }
+}
+
+/// The trigger's words.
+fn refused(error: sqlx::Error) -> GuardError {
+    let begun =
+        |error: &dyn sqlx::error::DatabaseError| error.message().contains("has begun a request already");
+    if error.as_database_error().is_some_and(begun) { GuardError::NotFirst } else { error.into() }
 }
 
 /// What is stored of a request.
@@ -93,16 +103,16 @@ pub(crate) async fn stored(
         .fetch_optional(connection)
         .await?;
     let Some(row) = row else { return Ok(Stored::Nothing) };
+    // No other transaction's row is seen before it has its answer.
+    let Some(status) = row.try_get::<Option<u16>, _>("response_status")? else {
+        return Err(GuardError::NotFirst);
+    };
     if row.try_get("forgotten")? {
         return Ok(Stored::Forgotten(row.try_get("id")?));
     }
     if row.try_get::<&str, _>("fingerprint")? != request.fingerprint.as_str() {
         return Ok(Stored::Known(Begun::Mismatch));
     }
-    // A row that was committed without its answer: somebody wrote it by hand, and left the answer out.
-    let Some(status) = row.try_get::<Option<u16>, _>("response_status")? else {
-        return Ok(Stored::Known(Begun::InProgress));
-    };
     Ok(Stored::Known(Begun::Replay(Answer {
         status,
         headers: row.try_get::<Option<Vec<u8>>, _>("response_headers")?.unwrap_or_default(),

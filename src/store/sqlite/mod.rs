@@ -20,6 +20,7 @@ mod late;
 mod migrate;
 mod operate;
 mod probe;
+mod received;
 mod register;
 mod retain;
 mod row;
@@ -36,6 +37,8 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
+#[cfg(feature = "axum")]
+pub(crate) use guard::{Stored, stored};
 pub(crate) use migrate::{connect, migrate, migration_sql};
 use sqlx::{Connection, SqliteConnection, SqlitePool, pool::PoolConnection};
 use tokio::sync::{Mutex, Notify};

@@ -1,0 +1,98 @@
+//! Guarantee: a request is begun where its whole transaction hangs on it, and nowhere else.
+
+use aftercommit::guard::{Begun, GuardError};
+
+use super::{answer, begun, orders, shop, told};
+use crate::support::{
+    TestDatabase, answered, close_session, on_every_database, on_postgres, on_session, request,
+};
+
+on_every_database! { one_transaction_acts_on_one_request }
+
+on_postgres! {
+    what_has_written_begins_nothing,
+    what_has_only_read_may_begin,
+    nothing_begins_in_a_savepoint,
+    a_call_per_column_is_told_so,
+    alone_in_its_statement_it_is_refused,
+}
+
+async fn one_transaction_acts_on_one_request(db: &TestDatabase) {
+    let (one, other) = (request("shop", "k", "1"), request("shop", "other", "1"));
+    for second in [&one, &other] {
+        let mut tx = begun(db, &one).await;
+        let refused = tx.begin_request(second).await;
+        assert!(matches!(refused, Err(GuardError::NotFirst)), "{refused:?}");
+        tx.rollback().await;
+    }
+    // One that was only told something has acted on nothing.
+    answer(db, &one, &answered(201, "")).await;
+    let mut tx = db.sql.begin().await;
+    assert!(matches!(tx.begin_request(&one).await, Ok(Begun::Replay(_))));
+    assert_eq!(tx.begin_request(&other).await.expect("it begins"), Begun::New);
+    tx.finish_request(&other, &answered(200, "")).await.expect("it is finished");
+    tx.commit().await;
+}
+
+async fn what_has_written_begins_nothing(db: &TestDatabase) {
+    shop(db).await;
+    db.sql.execute("INSERT INTO orders VALUES ('17')").await;
+    let request = request("shop", "k", "1");
+    for before in [
+        "INSERT INTO orders VALUES ('18')",
+        "SELECT * FROM orders FOR UPDATE",
+        "CREATE TEMP TABLE t (i int)",
+        "SAVEPOINT s; INSERT INTO orders VALUES ('18'); ROLLBACK TO s",
+    ] {
+        let mut tx = db.sql.begin().await;
+        tx.execute(before).await;
+        let refused = tx.begin_request(&request).await;
+        assert!(matches!(refused, Err(GuardError::NotFirst)), "{before}: {refused:?}");
+        tx.rollback().await;
+    }
+    assert_eq!((told(db, &request).await, orders(db).await), (Begun::New, 1));
+}
+
+async fn what_has_only_read_may_begin(db: &TestDatabase) {
+    shop(db).await;
+    let request = request("shop", "k", "1");
+    let mut tx = db.sql.begin().await;
+    tx.execute("SELECT count(*) FROM orders; SET LOCAL statement_timeout = '1min'").await;
+    assert_eq!(tx.begin_request(&request).await.expect("it begins"), Begun::New);
+    tx.rollback().await;
+}
+
+async fn nothing_begins_in_a_savepoint(db: &TestDatabase) {
+    let request = request("shop", "k", "1");
+    let mut tx = db.sql.begin().await;
+    tx.execute("SAVEPOINT s").await;
+    let refused = tx.begin_request(&request).await;
+    assert!(matches!(refused, Err(GuardError::NotFirst)), "{refused:?}");
+    // The key is free although the transaction goes on.
+    tx.execute("ROLLBACK TO s").await;
+    assert_eq!(told(db, &request).await, Begun::New);
+    tx.rollback().await;
+    let block = "DO $$ BEGIN PERFORM aftercommit.begin_request('shop', 'k', 'f'); EXCEPTION WHEN division_by_zero THEN NULL; END $$";
+    let error = db.sql.refused(block).await;
+    let said = error.as_database_error().expect("the database says it");
+    assert_eq!(said.code().as_deref(), Some("25001"), "{said}");
+    assert!(said.message().contains("savepoint"), "{said}");
+}
+
+async fn a_call_per_column_is_told_so(db: &TestDatabase) {
+    let mut session = db.sql.session().await;
+    on_session(&mut session, "BEGIN").await.expect("it begins");
+    let error = on_session(&mut session, "SELECT (aftercommit.begin_request('shop', 'k', 'f')).*")
+        .await
+        .expect_err("four calls");
+    let said = error.as_database_error().expect("the database says it");
+    let hint = said.downcast_ref::<sqlx::postgres::PgDatabaseError>().hint().unwrap_or_default();
+    assert!(hint.contains("SELECT * FROM aftercommit.begin_request"), "{hint}");
+    close_session(session).await;
+}
+
+async fn alone_in_its_statement_it_is_refused(db: &TestDatabase) {
+    let error = db.sql.refused("SELECT * FROM aftercommit.begin_request('shop', 'k', 'f')").await;
+    assert_eq!(error.as_database_error().and_then(|said| said.code()).as_deref(), Some("AC001"), "{error}");
+    assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.requests").await, 0);
+}
