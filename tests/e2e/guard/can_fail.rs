@@ -47,6 +47,9 @@ fn good() -> Evidence {
     }
 }
 
+/// What the checker must say, and what makes it true.
+type Forgery = (&'static str, fn(&mut Evidence));
+
 #[test]
 fn the_checker_accepts_what_is_right() {
     assert_eq!(good().broken_promises(), Vec::<String>::new());
@@ -54,7 +57,7 @@ fn the_checker_accepts_what_is_right() {
 
 #[test]
 fn the_checker_notices_every_kind_of_broken_promise() {
-    let forge: [(&str, fn(&mut Evidence)); 14] = [
+    let forge: [Forgery; 14] = [
         ("stray", |e| e.strays = 1),
         ("twice", |e| e.orders.push(Order { id: 3, ..e.orders[0].clone() })),
         ("lost", |e| drop(e.orders.remove(0))),

@@ -68,6 +68,9 @@ pub(super) struct Answer {
 /// What a replay adds, and what belongs to the connection and not to the answer.
 const NOT_COMPARED: [&str; 4] = ["idempotent-replayed", "date", "connection", "keep-alive"];
 
+/// Status, header lines, body.
+type Lasting<'a> = (u16, Vec<(&'a str, &'a [u8])>, &'a [u8]);
+
 impl Answer {
     fn of(message: &Message) -> Self {
         let end = message.raw.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap_or(message.raw.len());
@@ -102,7 +105,7 @@ impl Answer {
     }
 
     /// What a repeat must give again, byte for byte.
-    pub(super) fn lasting(&self) -> (u16, Vec<(&str, &[u8])>, &[u8]) {
+    pub(super) fn lasting(&self) -> Lasting<'_> {
         let headers = self.headers.iter().filter(|(name, _)| !NOT_COMPARED.contains(&name.as_str()));
         let headers = headers.map(|(name, value)| (name.as_str(), value.as_slice())).collect();
         (self.status, headers, &self.body)

@@ -49,37 +49,33 @@ impl Hold {
 
 /// Ends, and closes both sides, when either side does.
 async fn wire(client: TcpStream, server: String, text: &'static str, held: Arc<AtomicU32>) {
-    let Ok(server) = TcpStream::connect(&server).await else { return };
+    let Ok(server) = TcpStream::connect(server).await else { return };
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let forwards = async move {
-        let mut holding = false;
-        let mut to_server = to_server;
-        carry(from_client, async |bytes: &[u8]| {
-            let lower = String::from_utf8_lossy(bytes).to_lowercase();
-            if !holding && lower.contains(text) {
-                holding = true;
-                held.fetch_add(1, Ordering::SeqCst);
-            }
-            holding || to_server.write_all(bytes).await.is_ok()
-        })
-        .await;
-    };
     tokio::select! {
-        () = forwards => {}
+        () = forwards(from_client, to_server, text, &held) => {}
         () = back(from_server, to_client) => {}
     }
 }
 
-async fn back(from: OwnedReadHalf, mut to: OwnedWriteHalf) {
-    carry(from, async |bytes: &[u8]| to.write_all(bytes).await.is_ok()).await;
-}
-
 /// Hands on what comes, in the pieces in which the client wrote it: one statement is one write.
-async fn carry(mut from: OwnedReadHalf, mut hand_on: impl AsyncFnMut(&[u8]) -> bool) {
+async fn forwards(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, text: &str, held: &AtomicU32) {
     let mut piece = vec![0; 64 * 1024];
+    let mut holding = false;
     while let Ok(length) = from.read(&mut piece).await
         && length > 0
-        && hand_on(&piece[..length]).await
-    {}
+    {
+        if !holding && String::from_utf8_lossy(&piece[..length]).to_lowercase().contains(text) {
+            holding = true;
+            held.fetch_add(1, Ordering::SeqCst);
+        }
+        if !holding && to.write_all(&piece[..length]).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn back(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+    // Either side may be killed: that ends the wire.
+    let _ended = tokio::io::copy(&mut from, &mut to).await;
 }

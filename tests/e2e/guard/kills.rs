@@ -24,7 +24,8 @@ on_every_database!(
 );
 on_postgres!(
     a_kill_while_the_commit_is_on_the_wire_leaves_one_order,
-    a_commit_whose_answer_is_lost_is_replayed
+    a_commit_whose_answer_is_lost_is_replayed,
+    a_transaction_that_the_database_has_ended_is_told_to_come_again
 );
 
 fn server_of(url: &str) -> String {
@@ -50,6 +51,7 @@ async fn killed_after(shop: &Shop, step: Step, ask: &Ask) -> Exchange {
             None => setting.stop_after = Some(step),
         })
         .await;
+    let address = server.address;
     let kill = async {
         match &wire {
             Some(wire) => {
@@ -67,7 +69,7 @@ async fn killed_after(shop: &Shop, step: Step, ask: &Ask) -> Exchange {
         assert_eq!(shop.runs(&ask.key), usize::from(step.has_run()), "runs after {step:?}");
         server.kill().await;
     };
-    let (lost, ()) = tokio::join!(send(server.address, ask), kill);
+    let (lost, ()) = tokio::join!(send(address, ask), kill);
     assert!(lost.heard.is_none(), "a server that was killed after {step:?} has answered: {lost:?}");
     lost
 }
@@ -120,16 +122,16 @@ async fn a_kill_between_any_two_steps_leaves_one_order(db: &TestDatabase) {
 /// The server has sent COMMIT and is killed before the database gets it.
 async fn a_kill_while_the_commit_is_on_the_wire_leaves_one_order(db: &TestDatabase) {
     let shop = Shop::open(db).await;
-    let wire = Hold::start(server_of(&db.url), "commit").await;
+    let wire = Hold::start(server_of(&db.url), "commit\0").await;
     let mut first = shop.server(|setting| setting.url = through(&setting.url, wire.address)).await;
     let second = shop.server(|_| {}).await;
-    let ask = Ask::order("k", 1);
+    let (address, ask) = (first.address, Ask::order("k", 1));
     let kill = async {
         eventually("the COMMIT is held", FREE_WITHIN, async || wire.held() == 1).await;
         assert_eq!(shop.orders("k").await, 0);
         first.kill().await;
     };
-    let (lost, ()) = tokio::join!(send(first.address, &ask), kill);
+    let (lost, ()) = tokio::join!(send(address, &ask), kill);
     let mut exchanges = vec![lost];
     exchanges.extend(insist(second.address, &ask).await);
     assert!(!exchanges[exchanges.len() - 1].answer().is_replay(), "nothing was committed: it runs");
@@ -156,8 +158,13 @@ async fn a_commit_whose_answer_is_lost_is_replayed(db: &TestDatabase) {
 }
 
 /// A server in the middle of its transaction, stopped; its client waits.
-async fn stopped_first(shop: &Shop, ask: &Ask) -> (Server, tokio::task::JoinHandle<Exchange>) {
-    let mut first = shop.server(|setting| setting.stop_after = Some(Step::AfterEffect)).await;
+async fn stopped_first(shop: &Shop, ask: &Ask, url: &str) -> (Server, tokio::task::JoinHandle<Exchange>) {
+    let mut first = shop
+        .server(|setting| {
+            url.clone_into(&mut setting.url);
+            setting.stop_after = Some(Step::AfterEffect);
+        })
+        .await;
     let (address, asked) = (first.address, ask.clone());
     let client = tokio::spawn(async move { send(address, &asked).await });
     first.stopped_after(Step::AfterEffect).await;
@@ -168,7 +175,7 @@ async fn stopped_first(shop: &Shop, ask: &Ask) -> (Server, tokio::task::JoinHand
 async fn a_server_that_is_stopped_for_a_while_does_not_let_another_run(db: &TestDatabase) {
     let shop = Shop::open(db).await;
     let ask = Ask::order("k", 1);
-    let (first, client) = stopped_first(&shop, &ask).await;
+    let (first, client) = stopped_first(&shop, &ask, &db.url).await;
     let second = shop.server(|setting| setting.busy_ms = 200).await;
     let expected = match db.engine {
         Engine::Postgres => 409,
@@ -191,11 +198,37 @@ async fn a_server_that_is_stopped_for_a_while_does_not_let_another_run(db: &Test
     shop.evidence(exchanges).await.assert_kept();
 }
 
+/// Stopped for longer than the database lets a transaction be idle (`idle_in_transaction_session_timeout`): the key is free, another
+/// runs, and the first, when it goes on, has done nothing and says so.
+async fn a_transaction_that_the_database_has_ended_is_told_to_come_again(db: &TestDatabase) {
+    let shop = Shop::open(db).await;
+    let mut impatient = url::Url::parse(&db.url).expect("a URL");
+    impatient.query_pairs_mut().append_pair("options[idle_in_transaction_session_timeout]", "300");
+    let ask = Ask::order("k", 1);
+    let (first, client) = stopped_first(&shop, &ask, impatient.as_str()).await;
+    eventually("the database ends the transaction", FREE_WITHIN, async || {
+        shop.open_transactions().await == 0
+    })
+    .await;
+    let second = shop.server(|_| {}).await;
+    let mut exchanges = insist(second.address, &ask).await;
+    assert!(!exchanges[exchanges.len() - 1].answer().is_replay(), "the key is free: it runs");
+    first.go_on();
+    let late = client.await.expect("the client ends");
+    assert_eq!(late.answer().status, 503, "{}", late.answer().shown());
+    exchanges.push(late);
+    let again = insist(first.address, &ask).await;
+    assert!(again[again.len() - 1].answer().is_replay());
+    exchanges.extend(again);
+    assert_eq!(shop.runs("k"), 2);
+    shop.evidence(exchanges).await.assert_kept();
+}
+
 /// Eight are in flight while the first is stopped; then it goes on.
 async fn whoever_waits_for_a_stopped_server_gets_its_answer(db: &TestDatabase) {
     let shop = Shop::open(db).await;
     let ask = Ask::order("k", 1);
-    let (first, client) = stopped_first(&shop, &ask).await;
+    let (first, client) = stopped_first(&shop, &ask, &db.url).await;
     let second = shop.server(|_| {}).await;
     let waiting = futures_util::future::join_all((0..8).map(|_| insist(second.address, &ask)));
     let go_on = async {

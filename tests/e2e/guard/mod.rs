@@ -7,6 +7,7 @@
 
 mod broken;
 mod can_fail;
+mod chaos;
 mod client;
 mod evidence;
 mod flood;

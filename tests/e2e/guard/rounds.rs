@@ -15,7 +15,8 @@ const ROUNDS: usize = 40;
 
 on_every_database!(
     sixteen_clients_with_one_key_at_two_servers_run_it_once,
-    of_two_requests_with_one_key_one_runs_and_the_other_is_told_so
+    of_two_requests_with_one_key_one_runs_and_the_other_is_told_so,
+    refusals_leave_nothing_however_many_race
 );
 
 /// What rounds came to.
@@ -158,4 +159,32 @@ fn assert_no_false_mismatch(round: &[Exchange]) {
         };
         assert!(right, "{ran:?} ran, and {:?} was told {}", exchange.ask, exchange.answer().shown());
     }
+}
+
+/// A handler that refuses after it wrote everything: nothing is left, the key is free, and the next one runs.
+async fn refusals_leave_nothing_however_many_race(db: &TestDatabase) {
+    let shop = Shop::open(db).await;
+    let servers = [shop.server(|_| {}).await, shop.server(|_| {}).await];
+    let mut exchanges = Vec::new();
+    for round in 0..ROUNDS / 8 {
+        let refused = Ask::new(format!("refused-{round}"), "{\"amount\":1,\"refuse\":402}");
+        exchanges.extend(together(&servers, vec![refused.clone(); CLIENTS]).await);
+        let again = insist(servers[0].address, &refused).await;
+        assert_eq!(again[again.len() - 1].answer().status, 402);
+        exchanges.extend(again);
+        // Nothing was stored: not even the first request's fingerprint.
+        let other = insist(servers[1].address, &Ask::order(&refused.key, 1)).await;
+        assert_eq!(
+            other[other.len() - 1].answer().status,
+            201,
+            "{}",
+            other[other.len() - 1].answer().shown()
+        );
+        exchanges.extend(other);
+    }
+    let evidence = shop.evidence(exchanges).await;
+    println!("refusals: {}", evidence.summary());
+    evidence.assert_kept();
+    assert_eq!(evidence.orders.len(), ROUNDS / 8, "one per key: that of the request that was not refused");
+    assert_eq!(evidence.replays(), 0);
 }

@@ -1,6 +1,13 @@
 //! A server process: the guard around `POST /orders`, which writes an order and the effect that charges it.
 
-use std::{fs::File, io::Write as _, path::PathBuf, str::FromStr as _, sync::Arc, time::Duration};
+use std::{
+    fs::File,
+    io::{Read as _, Write as _},
+    path::PathBuf,
+    str::FromStr as _,
+    sync::Arc,
+    time::Duration,
+};
 
 use aftercommit::{
     NewEffect, Outbox,

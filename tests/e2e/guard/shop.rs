@@ -17,7 +17,7 @@ use super::{
     gate::Step,
     server::{Kind, LISTENS, NAME, Setting, VARIABLE},
 };
-use crate::support::{Engine, Sql, TestDatabase, Worker, key_terms, registered, within};
+use crate::support::{Engine, Sql, TestDatabase, Worker, key_terms, registered};
 
 const SOON: Duration = Duration::from_secs(30);
 

@@ -99,6 +99,9 @@ async fn pipelined_requests_are_answered_in_order_each_once(db: &TestDatabase) {
     assert!(shop.all_runs().values().all(|runs| *runs == 1), "{:?}", shop.all_runs());
 }
 
+/// A name, and the bytes that stand for a request.
+type Form<'a> = (&'a str, &'a dyn Fn(&Ask) -> String);
+
 /// A client that cut itself off, or wrote nonsense: no order, and its key is free for the whole request.
 async fn what_does_not_arrive_as_a_whole_does_nothing(db: &TestDatabase) {
     let shop = Shop::open(db).await;
@@ -107,7 +110,7 @@ async fn what_does_not_arrive_as_a_whole_does_nothing(db: &TestDatabase) {
         format!("{}Content-Length: {}\r\n\r\n{}", ask.head("HTTP/1.1"), ask.body.len(), &ask.body[..7])
     };
     let lines = |ask: &Ask, framing: &str| format!("{}{framing}\r\n\r\n{}", ask.head("HTTP/1.1"), ask.body);
-    let forms: [(&str, &dyn Fn(&Ask) -> String); 9] = [
+    let forms: [Form<'_>; 9] = [
         ("cut-body", &cut),
         ("cut-head", &|ask| ask.head("HTTP/1.1")),
         ("cut-chunk", &|ask| {
