@@ -89,9 +89,10 @@ BEGIN
       THEN true
     ELSE aftercommit.check_effect(n) END;
 
+  -- Whoever only schedules wakes workers too: they learn when to look. An INSERT of no row wakes nobody.
   -- A notification takes one lock per database at commit; few are enough, since workers look again after each. The lock is of a
   -- tenth of a second, so that one transaction that stays open cannot keep everybody else from waking workers.
-  IF pg_try_advisory_xact_lock(1668179321, (floor(extract(epoch FROM now_at) * 10)::bigint % 2147483647)::integer) THEN
+  IF FOUND AND pg_try_advisory_xact_lock(1668179321, (floor(extract(epoch FROM now_at) * 10)::bigint % 2147483647)::integer) THEN
     PERFORM pg_notify('aftercommit_work', '');
   END IF;
   RETURN NULL;

@@ -19,6 +19,7 @@ mod fleet_bulk;
 mod fleet_doctor;
 mod fleet_metrics;
 mod foreign;
+mod guard;
 mod guide;
 mod hostile;
 mod inbox;
