@@ -65,7 +65,9 @@ class Sqlite:
     mark, effects = "?", "aftercommit_effects"
     LOOK = """
         SELECT id, fingerprint, response_status, response_headers, response_body,
-               expires_at <= :now AND NOT EXISTS (
+               expires_at <= :now
+               AND EXISTS (SELECT 1 FROM aftercommit_retention WHERE step = 'keys' AND looked_at >= :now - 86400000000)
+               AND NOT EXISTS (
                    SELECT 1 FROM aftercommit_effects AS e WHERE e.request_id = r.id
                    AND NOT EXISTS (SELECT 1 FROM aftercommit_outcomes AS o WHERE o.effect_id = e.id)) AS forgotten
         FROM aftercommit_requests AS r WHERE scope = :scope AND key = :key"""

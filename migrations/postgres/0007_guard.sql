@@ -18,7 +18,7 @@ CREATE TABLE aftercommit.requests (
   response_body    bytea,
   PRIMARY KEY (scope, key)
 ) WITH (fillfactor = 70);           -- the answer goes into the row that its request began: a HOT update
-CREATE INDEX requests_expires ON aftercommit.requests (expires_at);
+CREATE INDEX requests_expires ON aftercommit.requests (expires_at, id);
 
 -- Which request wrote an effect: its answer is kept until they all have ended. Column and index only where they are missing,
 -- as an operator may have made them before, without stopping anybody: see migrations/README.md.
@@ -55,6 +55,8 @@ CREATE INDEX inbox_expires ON aftercommit.inbox (expires_at);
 -- What is wrong with the words of a request; null when nothing is. Keys as those of effects.
 CREATE FUNCTION aftercommit.request_problem(scope text, key text, fingerprint text, ttl interval) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  now_at timestamptz := clock_timestamp();
 BEGIN
   RETURN CASE
     WHEN scope IS NULL OR length(scope) NOT BETWEEN 1 AND 255 THEN 'scope must be 1 to 255 characters: who sent the request'
@@ -63,8 +65,8 @@ BEGIN
       THEN 'key ' || aftercommit.key_problem(key, '', NULL, NULL, NULL)
     WHEN fingerprint IS NULL OR length(fingerprint) NOT BETWEEN 1 AND 1024
       THEN 'fingerprint must be 1 to 1024 characters: a hash of what makes two requests the same'
-    -- Zero is not "not given": an answer that is forgotten at once would guard nothing.
-    WHEN ttl <= '0' OR ttl > '3600 days' THEN 'ttl must be longer than 0 and at most 3600 days'
+    -- Zero is not "not given": an answer that is forgotten at once would guard nothing. '-12 mons +361 days' compares as a day.
+    WHEN ttl <= '0' OR ttl > '3600 days' OR now_at + ttl <= now_at THEN 'ttl must be longer than 0 and at most 3600 days'
   END;
 END
 $$;
@@ -75,6 +77,13 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT EXISTS (SELECT FROM aftercommit.effects AS e
     WHERE e.request_id = request_is_unfinished.request_id
       AND NOT EXISTS (SELECT FROM aftercommit.outcomes AS o WHERE o.effect_id = e.id))
+$$;
+
+-- Whether keys may be forgotten by this clock: retention remembers when it believed it last. One that jumped would forget every
+-- answer at once, and each repeat would act again.
+CREATE FUNCTION aftercommit.clock_is_believed(now_at timestamptz) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT EXISTS (SELECT FROM aftercommit.retention AS k WHERE k.step = 'keys' AND now_at <= k.looked_at + interval '1 day')
 $$;
 
 -- The transaction that has begun a request, by one look at the lock table, which is of one moment. `same_request`: it holds the
@@ -117,6 +126,12 @@ $$;
 -- The first call of a transaction that acts on a request. `status`: 'new' (go on, in this transaction, and end it with
 -- finish_request), 'replay' (answer with what stands beside it), 'in_progress' (409: the first has not committed yet),
 -- 'mismatch' (422: the key is another request's). It never waits for the first.
+--
+-- Answers are shared by all roles that may call it: where several applications use one database, the scope names the application
+-- too. Else one gets, or decides, what the other answers.
+--
+-- A server that vanished leaves its transaction open, and the key taken, until TCP gives up: hours. So the transaction may stand
+-- idle for five minutes, unless its session says for how long.
 --
 -- Three locks, all until the end of the transaction. Whoever gets the key's writes the row; who has written it takes the
 -- fingerprint's, then the one that says "begun". Who finds the key's lock taken and no answer reads from the lock table which
@@ -171,13 +186,16 @@ BEGIN
         END IF;
         PERFORM pg_advisory_xact_lock_shared(fingerprint_lock), pg_advisory_xact_lock_shared(begun_lock),
                 set_config('aftercommit.request', fresh.id::text, true), set_config('aftercommit.request_scope', scope, true),
-                set_config('aftercommit.request_key', key, true);
+                set_config('aftercommit.request_key', key, true),
+                CASE WHEN current_setting('idle_in_transaction_session_timeout') = '0'
+                  THEN set_config('idle_in_transaction_session_timeout', '5min', true) END;
         status := 'new';
         RETURN;
       END IF;
     END IF;
     SELECT r.* INTO stored FROM aftercommit.requests AS r WHERE r.scope = begin_request.scope AND r.key = begin_request.key;
-    IF FOUND AND (stored.expires_at > clock_timestamp() OR aftercommit.request_is_unfinished(stored.id)) THEN
+    IF FOUND AND (stored.expires_at > clock_timestamp() OR aftercommit.request_is_unfinished(stored.id)
+                  OR NOT aftercommit.clock_is_believed(clock_timestamp())) THEN
       IF stored.fingerprint <> fingerprint THEN
         status := 'mismatch';
       ELSE
@@ -230,9 +248,9 @@ RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
-  IF response_status IS NULL OR response_status NOT BETWEEN 100 AND 599 THEN
-    RAISE EXCEPTION USING ERRCODE = 'AC400', MESSAGE = 'finish_request: response_status must be 100 to 599', COLUMN = 'response_status',
-      HINT = 'The status of the answer, as it is sent.';
+  IF response_status IS NULL OR response_status NOT BETWEEN 200 AND 599 THEN
+    RAISE EXCEPTION USING ERRCODE = 'AC400', MESSAGE = 'finish_request: response_status must be 200 to 599', COLUMN = 'response_status',
+      HINT = 'The status of the final answer, as it is sent: a 1xx is none.';
   END IF;
   UPDATE aftercommit.requests AS r
   SET response_status = finish_request.response_status, response_headers = coalesce(finish_request.response_headers, ''),
@@ -272,17 +290,19 @@ CREATE FUNCTION aftercommit.inbox_accept(consumer text, key text, keep interval 
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
+  now_at timestamptz := clock_timestamp();
   problem text := CASE
     WHEN consumer IS NULL OR length(consumer) NOT BETWEEN 1 AND 255 THEN 'consumer must be 1 to 255 characters: who receives'
     -- In bytes: an index entry has no room for more.
     WHEN key IS NULL OR octet_length(key) NOT BETWEEN 1 AND 1024 THEN 'key must be 1 to 1024 bytes: what the sender calls the message'
-    WHEN keep IS NULL OR keep <= '0' OR keep > '3600 days' THEN 'keep must be longer than 0 and at most 3600 days' END;
+    WHEN keep IS NULL OR keep <= '0' OR keep > '3600 days' OR now_at + keep <= now_at
+      THEN 'keep must be longer than 0 and at most 3600 days' END;
 BEGIN
   IF problem IS NOT NULL THEN
     RAISE EXCEPTION USING ERRCODE = 'AC400', MESSAGE = 'inbox_accept: ' || problem, COLUMN = split_part(problem, ' ', 1),
       HINT = 'inbox_accept(consumer, key [, keep]).';
   END IF;
-  INSERT INTO aftercommit.inbox (consumer, key, expires_at) VALUES (consumer, key, clock_timestamp() + keep)
+  INSERT INTO aftercommit.inbox (consumer, key, expires_at) VALUES (consumer, key, now_at + keep)
   ON CONFLICT ON CONSTRAINT inbox_pkey DO NOTHING;
   RETURN FOUND;
 END
@@ -440,27 +460,31 @@ $$;
 -- ---------------------------------------------------------------------------------------------------------------------
 
 -- As in step 4: a row per step, held for one batch; `reached` keeps a look from passing again what is kept because an effect of
--- it is unfinished: each row is passed once in ten minutes. No clock that is not believed about keys drops anything here either.
+-- it is unfinished: each row is passed once in ten minutes. `reached_id`: of requests of one time, where a batch ended; without it
+-- those that are kept would hide the others. No clock that is not believed about keys drops anything here either.
 ALTER TABLE aftercommit.retention DROP CONSTRAINT retention_step_check;
 ALTER TABLE aftercommit.retention ADD CONSTRAINT retention_step_check
   CHECK (step IN ('payloads', 'history', 'keys', 'requests', 'inbox'));
+ALTER TABLE aftercommit.retention ADD COLUMN reached_id bigint NOT NULL DEFAULT 0;
 INSERT INTO aftercommit.retention (step, kept) VALUES ('requests', 0), ('inbox', 0);
 
 -- Takes a step's turn: from when on to look; null where somebody else has it. Remembers no place yet.
-CREATE FUNCTION aftercommit.retention_turn(of_step text, now_at timestamptz, OUT from_at timestamptz, OUT fresh boolean, OUT believed boolean)
+CREATE FUNCTION aftercommit.retention_turn(
+  of_step text, now_at timestamptz, OUT from_at timestamptz, OUT from_id bigint, OUT fresh boolean, OUT believed boolean)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT CASE WHEN f.fresh THEN r.reached ELSE '-infinity' END, f.fresh,
-         coalesce((SELECT now_at <= k.looked_at + interval '1 day' FROM aftercommit.retention AS k WHERE k.step = 'keys'), false)
+  SELECT CASE WHEN f.fresh THEN r.reached ELSE '-infinity' END, CASE WHEN f.fresh THEN r.reached_id ELSE 0 END, f.fresh,
+         aftercommit.clock_is_believed(now_at)
   FROM aftercommit.retention AS r CROSS JOIN LATERAL (
     SELECT r.from_start_at BETWEEN now_at - interval '10 minutes' AND now_at AND r.reached <= now_at) AS f (fresh)
   WHERE r.step = of_step FOR UPDATE OF r SKIP LOCKED
 $$;
 
-CREATE FUNCTION aftercommit.retention_reached(of_step text, now_at timestamptz, fresh boolean, reached_at timestamptz) RETURNS void
+CREATE FUNCTION aftercommit.retention_reached(
+  of_step text, now_at timestamptz, fresh boolean, reached_at timestamptz, reached_id bigint DEFAULT 0) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
   UPDATE aftercommit.retention AS r
-  SET reached = reached_at, from_start_at = CASE WHEN fresh THEN r.from_start_at ELSE now_at END, looked_at = now_at
+  SET reached = reached_at, reached_id = retention_reached.reached_id, from_start_at = CASE WHEN fresh THEN r.from_start_at ELSE now_at END, looked_at = now_at
   WHERE r.step = of_step
 $$;
 
@@ -471,7 +495,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 DECLARE
   now_at timestamptz := clock_timestamp();
   turn record;
-  last_at timestamptz;
+  last record;
 BEGIN
   elsewhere := false; dropped := 0; more := false;
   SELECT t.* INTO turn FROM aftercommit.retention_turn('requests', now_at) AS t;
@@ -482,17 +506,25 @@ BEGIN
   IF NOT turn.believed THEN
     RETURN;
   END IF;
+  -- Only what goes is locked: locking what is kept would write it anew at each look.
   WITH seen AS MATERIALIZED (
     SELECT r.scope, r.key, r.id, r.expires_at FROM aftercommit.requests AS r
-    WHERE r.expires_at >= turn.from_at AND r.expires_at <= now_at ORDER BY r.expires_at LIMIT at_most FOR UPDATE SKIP LOCKED
+    WHERE (r.expires_at, r.id) > (turn.from_at, turn.from_id) AND r.expires_at <= now_at ORDER BY r.expires_at, r.id LIMIT at_most
+  ), due AS MATERIALIZED (
+    SELECT r.scope, r.key FROM seen AS s JOIN aftercommit.requests AS r ON r.scope = s.scope AND r.key = s.key AND r.id = s.id
+    WHERE r.expires_at <= now_at AND NOT aftercommit.request_is_unfinished(s.id) FOR UPDATE OF r SKIP LOCKED
   ), gone AS (
-    DELETE FROM aftercommit.requests AS r USING seen AS s
-    WHERE r.scope = s.scope AND r.key = s.key AND r.id = s.id AND NOT aftercommit.request_is_unfinished(s.id)
+    DELETE FROM aftercommit.requests AS r USING due AS d WHERE r.scope = d.scope AND r.key = d.key
     RETURNING 1
   )
-  SELECT (SELECT count(*) FROM gone), count(*) >= at_most, max(s.expires_at) INTO dropped, more, last_at FROM seen AS s;
-  IF last_at IS NOT NULL OR NOT turn.fresh THEN
-    PERFORM aftercommit.retention_reached('requests', now_at, turn.fresh, coalesce(last_at + interval '1 microsecond', turn.from_at));
+  SELECT s.expires_at AS at, s.id, (SELECT count(*) FROM gone) AS dropped, (SELECT count(*) FROM seen) AS seen
+  INTO last FROM seen AS s ORDER BY s.expires_at DESC, s.id DESC LIMIT 1;
+  IF FOUND THEN
+    dropped := last.dropped;
+    more := last.seen >= at_most;
+    PERFORM aftercommit.retention_reached('requests', now_at, turn.fresh, last.at, last.id);
+  ELSIF NOT turn.fresh THEN
+    PERFORM aftercommit.retention_reached('requests', now_at, false, turn.from_at, turn.from_id);
   END IF;
 END
 $$;
@@ -522,7 +554,7 @@ BEGIN
   )
   SELECT count(*), count(*) >= at_most, max(s.expires_at) INTO dropped, more, last_at FROM seen AS s;
   IF last_at IS NOT NULL OR NOT turn.fresh THEN
-    PERFORM aftercommit.retention_reached('inbox', now_at, turn.fresh, coalesce(last_at + interval '1 microsecond', turn.from_at));
+    PERFORM aftercommit.retention_reached('inbox', now_at, turn.fresh, coalesce(last_at, turn.from_at));
   END IF;
 END
 $$;
@@ -535,7 +567,7 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 
   ON CONFLICT ON CONSTRAINT meta_pkey DO UPDATE SET value = excluded.value WHERE m.value <> excluded.value
 $$;
 
-REVOKE ALL ON FUNCTION aftercommit.request_problem, aftercommit.request_is_unfinished, aftercommit.request_holder,
+REVOKE ALL ON FUNCTION aftercommit.request_problem, aftercommit.request_is_unfinished, aftercommit.clock_is_believed, aftercommit.request_holder,
   aftercommit.begin_request(text, text, text, interval), aftercommit.begin_request(text, text, bytea, interval),
   aftercommit.finish_request, aftercommit.on_request_commit, aftercommit.inbox_accept, aftercommit.this_request,
   aftercommit.on_row, aftercommit.is_of_this_request, aftercommit.retention_turn, aftercommit.retention_reached,

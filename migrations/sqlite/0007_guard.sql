@@ -12,8 +12,9 @@ CREATE TABLE aftercommit_requests (
                                           AND key NOT GLOB '*[^ -~]*' AND key NOT GLOB ' *' AND key NOT GLOB '* '),
     fingerprint      TEXT NOT NULL CHECK (length(fingerprint) BETWEEN 1 AND 1024),
     created_at       INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
+    -- A day; a default cannot ask for `retention.requests`, so the documented INSERT does.
     expires_at       INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000 + 86400000000),
-    response_status  INTEGER CHECK (response_status BETWEEN 100 AND 599),
+    response_status  INTEGER CHECK (response_status BETWEEN 200 AND 599),
     response_headers BLOB,
     response_body    BLOB,
     -- 0 refers to nothing: with PRAGMA foreign_keys = ON, a COMMIT without the answer, which sets it to NULL, is refused.
@@ -52,6 +53,12 @@ BEGIN
     SELECT RAISE(ABORT, 'aftercommit: column response_status: is written once, with response_headers, response_body and unanswered = NULL');
 END;
 
+-- Who wants the key back rolls back: without its row what the transaction wrote would be committed, and every repeat act again.
+CREATE TRIGGER aftercommit_requests_give_up BEFORE DELETE ON aftercommit_requests WHEN OLD.unanswered IS NOT NULL
+BEGIN
+    SELECT RAISE(ABORT, 'aftercommit: column unanswered: this transaction acts on the request: answer it, or ROLLBACK');
+END;
+
 -- Which request wrote an effect: its answer is kept until they all have ended.
 ALTER TABLE aftercommit_effects ADD COLUMN request_id INTEGER;
 CREATE INDEX aftercommit_effects_request ON aftercommit_effects (request_id) WHERE request_id IS NOT NULL;
@@ -76,5 +83,18 @@ CREATE TABLE aftercommit_inbox (
     CHECK (expires_at > received_at)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX aftercommit_inbox_expires ON aftercommit_inbox (expires_at);
+
+-- OR REPLACE would accept a message twice, and ON CONFLICT DO NOTHING must go on to say nothing. A trigger is not told which of them
+-- it meets: one notes before the row whether the message is known, and only a row that is written all the same comes past the other.
+CREATE TABLE aftercommit_inbox_known (consumer TEXT NOT NULL, key TEXT NOT NULL) STRICT;
+CREATE TRIGGER aftercommit_inbox_look BEFORE INSERT ON aftercommit_inbox
+BEGIN
+    DELETE FROM aftercommit_inbox_known WHERE consumer IS NOT NULL;
+    INSERT INTO aftercommit_inbox_known SELECT consumer, key FROM aftercommit_inbox WHERE consumer = NEW.consumer AND key = NEW.key;
+END;
+CREATE TRIGGER aftercommit_inbox_accept AFTER INSERT ON aftercommit_inbox WHEN EXISTS (SELECT 1 FROM aftercommit_inbox_known)
+BEGIN
+    SELECT RAISE(ABORT, 'aftercommit: column key: was received already: use ON CONFLICT (consumer, key) DO NOTHING, not OR REPLACE');
+END;
 
 INSERT INTO aftercommit_schema_version (version, applied_at) VALUES (7, CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000);

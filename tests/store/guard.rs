@@ -70,7 +70,7 @@ async fn a_repeat_gets_the_same_answer_byte_for_byte(db: &TestDatabase) {
     let answers = [
         Answer { status: 201, headers: Answer::lines(headers), body: every.repeat(3) },
         Answer { status: 303, headers: Vec::new(), body: Vec::new() },
-        Answer { status: 100, headers: Answer::lines([("a", b"".as_slice())]), body: vec![0] },
+        Answer { status: 200, headers: Answer::lines([("a", b"".as_slice())]), body: vec![0] },
         Answer { status: 599, headers: Vec::new(), body: "Zoë\u{2028}".as_bytes().to_vec() },
     ];
     for (at, stored) in answers.iter().enumerate() {

@@ -7,7 +7,7 @@ use aftercommit::{guard::GuardError, store::Step};
 use tokio::task::JoinSet;
 
 use super::stage::HOUR;
-use crate::support::{Engine, TestDatabase, on_every_database, on_postgres, within};
+use crate::support::{Engine, TestDatabase, on_every_database, on_postgres, on_sqlite, within};
 
 on_every_database! {
     a_message_is_accepted_once,
@@ -15,12 +15,15 @@ on_every_database! {
     racing_consumers_act_once,
     what_is_no_message_is_refused,
     a_message_is_forgotten_after_its_time,
+    messages_of_one_time_are_all_forgotten,
 }
 
 on_postgres! {
     the_function_says_the_same_to_any_language,
     an_open_transaction_is_waited_for,
 }
+
+on_sqlite! { no_form_of_insert_accepts_twice }
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -160,6 +163,48 @@ async fn a_message_is_forgotten_after_its_time(db: &TestDatabase) {
     assert!(!accepted(db, "billing", "young").await);
 }
 
+/// As after an UPDATE of many rows, or an import.
+async fn messages_of_one_time_are_all_forgotten(db: &TestDatabase) {
+    for message in 0..7 {
+        assert!(accepted(db, "billing", &format!("m-{message}")).await);
+    }
+    let (before, received) =
+        (db.engine.before(db.engine.now(), HOUR), db.engine.before(db.engine.now(), HOUR * 2));
+    db.sql
+        .execute(&format!("UPDATE aftercommit.inbox SET expires_at = {before}, received_at = {received}"))
+        .await;
+    let mut batches = Vec::new();
+    while batches.last().is_none_or(|batch: &aftercommit::store::Batch| batch.more) {
+        batches.push(db.store.drop_batch(Step::Inbox, Duration::ZERO, 3).await.expect("the step runs"));
+        assert!(batches.len() <= 4, "it must end: {batches:?}");
+    }
+    assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.inbox").await, 0, "{batches:?}");
+}
+
+async fn no_form_of_insert_accepts_twice(db: &TestDatabase) {
+    const ROW: &str = "INTO aftercommit.inbox (consumer, key) VALUES ('billing', 'm')";
+    assert_eq!(db.sql.execute(&format!("INSERT {ROW}")).await, 1);
+    for recursive in ["ON", "OFF"] {
+        let mut tx = db.sql.begin().await;
+        tx.execute(&format!("PRAGMA recursive_triggers = {recursive}")).await;
+        for form in ["INSERT OR REPLACE", "REPLACE"] {
+            let error = tx.try_execute(&format!("{form} {ROW}")).await.expect_err(form);
+            assert!(error.to_string().contains("was received already"), "{form}: {error}");
+        }
+        let error = tx.try_execute(&format!("INSERT {ROW}")).await.expect_err("a plain one");
+        assert!(error.to_string().contains("UNIQUE"), "{error}");
+        tx.rollback().await;
+    }
+    for form in
+        [format!("INSERT OR IGNORE {ROW}"), format!("INSERT {ROW} ON CONFLICT (consumer, key) DO NOTHING")]
+    {
+        assert_eq!(db.sql.execute(&form).await, 0, "{form}");
+        assert!(accepted(db, "billing", &form).await, "another message");
+    }
+    db.sql.execute("DELETE FROM aftercommit.inbox").await;
+    assert_eq!(db.sql.execute(&format!("INSERT OR REPLACE {ROW}")).await, 1, "it is forgotten");
+}
+
 async fn the_function_says_the_same_to_any_language(db: &TestDatabase) {
     let call = "SELECT aftercommit.inbox_accept('billing', 'm')";
     let calls = [db.sql.scalar(call).await, db.sql.scalar(call).await];
@@ -176,6 +221,7 @@ async fn the_function_says_the_same_to_any_language(db: &TestDatabase) {
         ("'a', 'm', '0'", "keep"),
         ("'a', 'm', '-1 ms'", "keep"),
         ("'a', 'm', '100 years'", "keep"),
+        ("'a', 'm', '-12 mons +361 days'", "keep"),
     ] {
         let error = db.sql.refused(&format!("SELECT aftercommit.inbox_accept({call})")).await;
         let said = error.as_database_error().expect("the database says it");

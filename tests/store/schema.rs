@@ -81,9 +81,11 @@ async fn an_index_that_failed_to_be_built_is_not_taken_for_one(db: &TestDatabase
 
 async fn what_was_made_by_hand_before_the_guard_is_found(db: &TestDatabase) {
     let old = older(db, "-- 0007 Guard").await;
-    // As migrations/README.md has it.
-    old.sql.execute("ALTER TABLE aftercommit.effects ADD COLUMN request_id bigint").await;
+    const ADD: &str = "ALTER TABLE aftercommit.effects ADD COLUMN request_id bigint";
+    let readme = include_str!("../../migrations/README.md");
+    old.sql.execute(ADD).await;
     let build = "CREATE INDEX CONCURRENTLY effects_request ON aftercommit.effects (request_id) WHERE request_id IS NOT NULL";
+    assert!(readme.contains(ADD) && readme.contains(build), "as people are told to do it by hand");
     old.sql.execute(build).await;
     let number = "SELECT 'aftercommit.effects_request'::regclass::oid";
     let built = old.sql.number(number).await;

@@ -10,9 +10,12 @@ use crate::{
     guard::{Answer, Begun, GuardError, Inbox, Request, Requests, check_message, check_ttl},
 };
 
-/// `forgotten`: kept long enough, and no effect that it wrote is unfinished.
+/// `forgotten`: kept long enough, and no effect that it wrote is unfinished; by a clock that retention believes, since one that
+/// jumped would have every repeat act again.
 const STORED: &str = "SELECT id, fingerprint, response_status, response_headers, response_body, \
-     expires_at <= ?3 AND NOT EXISTS (SELECT 1 FROM aftercommit_effects AS e WHERE e.request_id = r.id \
+     expires_at <= ?3 \
+     AND EXISTS (SELECT 1 FROM aftercommit_retention WHERE step = 'keys' AND looked_at >= ?3 - 86400000000) \
+     AND NOT EXISTS (SELECT 1 FROM aftercommit_effects AS e WHERE e.request_id = r.id \
          AND NOT EXISTS (SELECT 1 FROM aftercommit_outcomes AS o WHERE o.effect_id = e.id)) AS forgotten \
      FROM aftercommit_requests AS r WHERE scope = ?1 AND key = ?2";
 const FORGET: &str = "DELETE FROM aftercommit_requests WHERE id = ?1";

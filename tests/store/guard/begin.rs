@@ -16,6 +16,7 @@ on_postgres! {
     a_call_per_column_is_told_so,
     alone_in_its_statement_it_is_refused,
     constraints_that_are_checked_at_once_ask_for_the_answer_at_once,
+    whose_server_vanished_holds_its_key_for_minutes,
 }
 
 async fn one_transaction_acts_on_one_request(db: &TestDatabase) {
@@ -105,4 +106,31 @@ async fn constraints_that_are_checked_at_once_ask_for_the_answer_at_once(db: &Te
     tx.execute("SET CONSTRAINTS ALL IMMEDIATE").await;
     tx.commit().await;
     assert_eq!(told(db, &request).await, Begun::Replay(answered(201, "")));
+}
+
+/// IDEMP-IN-05: no record is in progress without end. PostgreSQL ends a transaction that stands idle for so long.
+async fn whose_server_vanished_holds_its_key_for_minutes(db: &TestDatabase) {
+    const LIMIT: &str = "SHOW idle_in_transaction_session_timeout";
+    const BEGIN: &str = "SELECT * FROM aftercommit.begin_request('shop', 'k', 'f')";
+    let mut session = db.sql.session().await;
+    for (own, inside) in [("0", "5min"), ("7s", "7s"), ("1h", "1h")] {
+        let set = format!("SET idle_in_transaction_session_timeout = '{own}'");
+        on_session(&mut session, &set).await.expect("set");
+        for (sql, limit) in [
+            ("BEGIN", own),
+            (BEGIN, inside),
+            ("SAVEPOINT s", inside),
+            ("ROLLBACK TO s", inside),
+            ("ROLLBACK", own),
+        ] {
+            on_session(&mut session, sql).await.expect(sql);
+            let rows = on_session(&mut session, LIMIT).await.expect("readable");
+            assert_eq!(
+                rows[0]["idle_in_transaction_session_timeout"].as_deref(),
+                Some(limit),
+                "{own}: {sql}"
+            );
+        }
+    }
+    close_session(session).await;
 }

@@ -27,8 +27,10 @@ on_every_database! {
     the_configuration_says_how_long_where_the_request_does_not,
     retention_drops_what_is_over_in_small_batches,
     what_is_kept_hides_nothing_from_retention,
+    what_is_kept_hides_nothing_of_the_same_time_either,
     a_purge_drops_what_came_in_too,
     a_clock_that_jumped_drops_nothing,
+    a_clock_that_jumped_forgets_nothing,
     people_see_what_was_answered,
 }
 
@@ -196,6 +198,28 @@ async fn what_is_kept_hides_nothing_from_retention(db: &TestDatabase) {
     assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.requests").await, 7);
 }
 
+/// As after an UPDATE of many rows, or an import.
+async fn what_is_kept_hides_nothing_of_the_same_time_either(db: &TestDatabase) {
+    Stage::by_key(db, "pay").await;
+    for at in 0..7 {
+        with_effects(db, &request("shop", &format!("kept-{at}"), "1"), 1).await;
+    }
+    for at in 0..3 {
+        answer(db, &request("shop", &format!("over-{at}"), "1"), &answered(200, "")).await;
+    }
+    let same = "UPDATE aftercommit.requests SET created_at = (SELECT min(created_at) FROM aftercommit.requests), \
+       expires_at = (SELECT min(expires_at) FROM aftercommit.requests)";
+    db.sql.execute(same).await;
+    later(db, HOUR * 25).await;
+    let mut batches = Vec::new();
+    while batches.last().is_none_or(|(_, more)| *more) {
+        batches.push(dropped(db, 2).await);
+        assert!(batches.len() <= 7, "it must end: {batches:?}");
+    }
+    assert_eq!(batches.iter().map(|(rows, _)| rows).sum::<u64>(), 3, "{batches:?}");
+    assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.requests").await, 7);
+}
+
 async fn a_purge_drops_what_came_in_too(db: &TestDatabase) {
     answer(db, &request("shop", "k", "1"), &answered(200, "")).await;
     let mut tx = db.sql.begin().await;
@@ -223,6 +247,27 @@ async fn a_clock_that_jumped_drops_nothing(db: &TestDatabase) {
     assert_eq!(dropped(db, 10).await.0, 0, "it may have jumped");
     db.store.believe_clock().await.expect("somebody says that it is right");
     assert_eq!(dropped(db, 10).await.0, 1);
+}
+
+/// It would let every repeat act again.
+async fn a_clock_that_jumped_forgets_nothing(db: &TestDatabase) {
+    let request = request("shop", "k", "1");
+    answer(db, &request, &answered(201, "kept")).await;
+    later(db, HOUR * 25).await;
+    let looked = async |ago: Duration| {
+        let at = db.engine.before(db.engine.now(), ago);
+        db.sql
+            .execute(&format!("UPDATE aftercommit.retention SET looked_at = {at} WHERE step = 'keys'"))
+            .await;
+    };
+    looked(HOUR * 25).await;
+    assert_eq!(told(db, &request).await, Begun::Replay(answered(201, "kept")), "it may have jumped");
+    assert_eq!(told(db, &crate::support::request("shop", "k", "2")).await, Begun::Mismatch);
+    looked(HOUR * 23).await;
+    assert_eq!(told(db, &request).await, Begun::New, "retention has looked");
+    looked(HOUR * 25).await;
+    db.store.believe_clock().await.expect("somebody says that it is right");
+    assert_eq!(told(db, &request).await, Begun::New);
 }
 
 async fn people_see_what_was_answered(db: &TestDatabase) {

@@ -11,7 +11,10 @@ use crate::support::{
     TestDatabase, answered, close_session, on_every_database, on_postgres, on_session, on_sqlite, request,
 };
 
-on_every_database! { a_time_that_is_none_is_refused_and_zero_is_not_absent }
+on_every_database! {
+    a_time_that_is_none_is_refused_and_zero_is_not_absent,
+    what_is_not_final_is_no_answer,
+}
 
 on_postgres! {
     what_cannot_be_is_refused_by_name,
@@ -23,6 +26,7 @@ on_sqlite! {
     no_form_of_insert_gets_past_an_answer,
     without_foreign_keys_nothing_begins,
     an_answer_is_written_once,
+    who_acts_on_a_request_does_not_take_it_away,
     what_is_no_request_is_refused,
     the_statements_alone_guard_too,
 }
@@ -62,6 +66,21 @@ async fn a_time_that_is_none_is_refused_and_zero_is_not_absent(db: &TestDatabase
     }
 }
 
+/// A repeat could not be given it as the answer.
+async fn what_is_not_final_is_no_answer(db: &TestDatabase) {
+    let request = request("shop", "k", "1");
+    for status in [0, 99, 100, 103, 199, 600] {
+        let mut tx = begun(db, &request).await;
+        let refused = tx.finish_request(&request, &answered(status, "")).await;
+        assert!(
+            matches!(&refused, Err(GuardError::Database(said)) if said.to_string().contains("response_status")),
+            "{status}: {refused:?}"
+        );
+        tx.rollback().await;
+    }
+    answer(db, &request, &answered(200, "")).await;
+}
+
 async fn refused(session: &mut PoolConnection<Postgres>, sql: &str, column: &str) {
     on_session(session, "BEGIN").await.expect("it begins");
     let error = on_session(session, sql).await.expect_err(sql);
@@ -97,11 +116,13 @@ async fn what_cannot_be_is_refused_by_name(db: &TestDatabase) {
         ("'s', 'k', 'f', '0'", "ttl"),
         ("'s', 'k', 'f', '-1 ms'", "ttl"),
         ("'s', 'k', 'f', '1000 years'", "ttl"),
+        // Compares as one day, and lies in the past.
+        ("'s', 'k', 'f', '-12 mons +361 days'", "ttl"),
     ] {
         let sql = format!("SELECT * FROM aftercommit.begin_request({arguments})");
         refused(&mut session, &sql, column).await;
     }
-    for status in ["NULL", "0", "99", "600", "-1", "2147483647"] {
+    for status in ["NULL", "0", "99", "100", "199", "600", "-1", "2147483647"] {
         let sql = format!("SELECT aftercommit.finish_request('s', 'k', {status}, '', '')");
         refused(&mut session, &sql, "response_status").await;
     }
@@ -244,6 +265,23 @@ async fn an_answer_is_written_once(db: &TestDatabase) {
     }
     tx.rollback().await;
     assert_eq!(told(db, &request).await, Begun::Replay(answered(201, "kept")));
+}
+
+/// The business would be committed, and every repeat act again.
+async fn who_acts_on_a_request_does_not_take_it_away(db: &TestDatabase) {
+    let request = request("shop", "k", "1");
+    for form in ["WHERE key = 'k'", "WHERE unanswered IS NOT NULL", ""] {
+        let mut tx = begun(db, &request).await;
+        let error = tx
+            .try_execute(&format!("DELETE FROM aftercommit.requests {form}"))
+            .await
+            .expect_err("it is acted on");
+        assert!(error.to_string().contains("ROLLBACK"), "{error}");
+        tx.rollback().await;
+    }
+    answer(db, &request, &answered(201, "")).await;
+    db.sql.execute("DELETE FROM aftercommit.requests").await;
+    assert_eq!(told(db, &request).await, Begun::New, "an answer may be taken away");
 }
 
 async fn what_is_no_request_is_refused(db: &TestDatabase) {
