@@ -6,18 +6,19 @@ use super::{
     client::{Ask, Exchange, insist},
     shop::{Server, Shop, together},
 };
-use crate::support::{Chance, Engine, TestDatabase, on_every_database};
+use crate::support::{Chance, Engine, TestDatabase, on_every_database, on_every_way, on_postgres};
 
 /// Requests of one round, as the issue has it.
 pub(super) const CLIENTS: usize = 16;
 /// In a run of all tests; the whole number is a long run.
 const ROUNDS: usize = 40;
 
-on_every_database!(
+on_every_way!(
     sixteen_clients_with_one_key_at_two_servers_run_it_once,
-    of_two_requests_with_one_key_one_runs_and_the_other_is_told_so,
-    refusals_leave_nothing_however_many_race
+    of_two_requests_with_one_key_one_runs_and_the_other_is_told_so
 );
+on_every_database!(refusals_leave_nothing_however_many_race);
+on_postgres!(at_any_isolation_level_one_of_sixteen_runs);
 
 /// What rounds came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -187,4 +188,32 @@ async fn refusals_leave_nothing_however_many_race(db: &TestDatabase) {
     evidence.assert_kept();
     assert_eq!(evidence.orders.len(), ROUNDS / 8, "one per key: that of the request that was not refused");
     assert_eq!(evidence.replays(), 0);
+}
+
+/// Trap T19: a database that isolates its transactions more than ours ask for.
+async fn at_any_isolation_level_one_of_sixteen_runs(db: &TestDatabase) {
+    let shop = Shop::open(db).await;
+    let mut exchanges = Vec::new();
+    let name = db.sql.scalar("SELECT current_database()").await.expect("a name");
+    for level in ["repeatable read", "serializable"] {
+        db.sql.execute(&format!("ALTER DATABASE {name} SET default_transaction_isolation = '{level}'")).await;
+        let servers = [shop.server(|_| {}).await, shop.server(|_| {}).await];
+        for round in 0..ROUNDS / 4 {
+            let key = format!("{}-{round}", level.replace(' ', "-"));
+            let mut asks = vec![Ask::order(&key, 1); CLIENTS];
+            asks.extend(vec![Ask::order(&key, 2); 2]);
+            let told = together(&servers, asks).await;
+            let again =
+                told.iter().filter(|exchange| exchange.answer().asks_again()).map(|of| of.ask.clone());
+            let again: Vec<Ask> = again.collect();
+            exchanges.extend(told);
+            for ask in again {
+                exchanges.extend(insist(servers[0].address, &ask).await);
+            }
+        }
+    }
+    let evidence = shop.evidence(exchanges).await;
+    println!("isolation: {}", evidence.summary());
+    evidence.assert_kept();
+    assert_eq!(evidence.orders.len(), 2 * (ROUNDS / 4));
 }
