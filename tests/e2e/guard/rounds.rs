@@ -1,6 +1,6 @@
 //! Many clients with one key at two servers at the same time, round after round: one run each. IDEMP-IN-01, IDEMP-IN-13.
 
-use std::{collections::BTreeMap, ops::AddAssign};
+use std::ops::AddAssign;
 
 use super::{
     client::{Ask, Exchange, insist},
@@ -31,6 +31,10 @@ pub(super) struct Sum {
     pub(super) in_progress: usize,
     pub(super) unavailable: usize,
     pub(super) mismatch: usize,
+    /// Told 422, or not told it, against what ran.
+    pub(super) misjudged: usize,
+    /// Keys whose handler ran more than once.
+    pub(super) second_runs: usize,
 }
 
 impl AddAssign<&Exchange> for Sum {
@@ -67,6 +71,7 @@ impl Rounds {
     /// One round. A 503 is asked again, which only SQLite may tell; with one body, everybody who was told 409 is told the
     /// answer now.
     pub(super) async fn play(&mut self, engine: Engine, asks: Vec<Ask>) {
+        let before = self.exchanges.len();
         let told = together(&self.servers, asks).await;
         let mut again = Vec::new();
         for exchange in &told {
@@ -85,14 +90,8 @@ impl Rounds {
             let retries = insist(self.servers[self.sum.rounds % 2].address, &ask).await;
             self.exchanges.extend(retries);
         }
+        self.sum.misjudged += misjudged(&self.exchanges[before..]);
         self.sum.rounds += 1;
-    }
-
-    /// A round with two bodies, and its own check.
-    pub(super) async fn play_mixed(&mut self, engine: Engine, chance: &mut Chance) {
-        let before = self.exchanges.len();
-        self.play(engine, mixed(self.sum.rounds, chance)).await;
-        assert_no_false_mismatch(&self.exchanges[before..]);
     }
 
     /// Checks everything, and gives the counts.
@@ -101,12 +100,13 @@ impl Rounds {
         evidence.assert_kept();
         assert_eq!(evidence.orders.len(), self.sum.rounds, "one order per round");
         let runs = self.shop.all_runs();
-        let more: BTreeMap<_, _> = runs.iter().filter(|(_, runs)| **runs != 1).collect();
-        assert!(more.is_empty(), "no round rolled back, and yet some ran twice: {more:?}");
+        self.sum.second_runs = runs.values().filter(|runs| **runs > 1).count();
         self.sum.runs = runs.values().sum();
         for server in &mut self.servers {
             server.is_alive().await;
         }
+        // No handler of a round is rolled back: none may run twice.
+        assert_eq!((self.sum.second_runs, self.sum.misjudged), (0, 0), "{:?}", self.sum);
         self.sum
     }
 }
@@ -116,7 +116,7 @@ pub(super) fn same(round: usize) -> Vec<Ask> {
 }
 
 /// One key, two bodies, in any mixture and order.
-fn mixed(round: usize, chance: &mut Chance) -> Vec<Ask> {
+pub(super) fn mixed(round: usize, chance: &mut Chance) -> Vec<Ask> {
     let others = 1 + usize::try_from(chance.below(15)).expect("fits");
     let mut asks: Vec<_> =
         (0..CLIENTS).map(|n| Ask::order(format!("mixed-{round}"), if n < others { 1 } else { 2 })).collect();
@@ -140,26 +140,27 @@ async fn sixteen_clients_with_one_key_at_two_servers_run_it_once(db: &TestDataba
 async fn of_two_requests_with_one_key_one_runs_and_the_other_is_told_so(db: &TestDatabase) {
     let mut chance = Chance::seeded();
     let mut rounds = Rounds::at(db).await;
-    for _ in 0..ROUNDS / 2 {
-        rounds.play_mixed(db.engine, &mut chance).await;
+    for round in 0..ROUNDS / 2 {
+        rounds.play(db.engine, mixed(round, &mut chance)).await;
     }
     let sum = rounds.end().await;
     println!("{sum:?}");
     assert!(sum.mismatch > ROUNDS / 2, "the two bodies hardly met: {sum:?}");
 }
 
-/// Whoever sent what ran is never told that it is another request; whoever sent something else is told nothing else.
-fn assert_no_false_mismatch(round: &[Exchange]) {
+/// How many of a round were told something else than they should: whoever sent what ran, that it is another request; whoever sent
+/// something else, anything but that.
+fn misjudged(round: &[Exchange]) -> usize {
     let ran = round.iter().find(|of| of.answer().is_success()).map(|of| of.ask.body.as_str());
-    for exchange in round {
-        let (status, is_it) = (exchange.answer().status, Some(exchange.ask.body.as_str()) == ran);
-        let right = match status {
-            422 => !is_it,
-            201 | 409 => is_it,
-            _ => true,
-        };
-        assert!(right, "{ran:?} ran, and {:?} was told {}", exchange.ask, exchange.answer().shown());
-    }
+    let is_wrong = |exchange: &&Exchange| {
+        let is_it = Some(exchange.ask.body.as_str()) == ran;
+        match exchange.answer().status {
+            422 => is_it,
+            201 | 409 => !is_it,
+            _ => false,
+        }
+    };
+    round.iter().filter(is_wrong).inspect(|of| println!("{ran:?} ran: {of:?}")).count()
 }
 
 /// A handler that refuses after it wrote everything: nothing is left, the key is free, and the next one runs.
