@@ -148,7 +148,7 @@ BEGIN
   END IF;
   IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RAISE EXCEPTION USING ERRCODE = '25001',
-      MESSAGE = 'begin_request must come first in its transaction, which has written, or locked rows, already',
+      MESSAGE = 'begin_request must come first in its transaction, and once: this one has written, locked rows, or asked already',
       HINT = 'BEGIN, begin_request, the business statements, finish_request, COMMIT; one request in a transaction. Call it as '
         'SELECT * FROM aftercommit.begin_request(…): (aftercommit.begin_request(…)).* calls it once per column.';
   END IF;
@@ -440,7 +440,7 @@ $$;
 -- ---------------------------------------------------------------------------------------------------------------------
 
 -- As in step 4: a row per step, held for one batch; `reached` keeps a look from passing again what is kept because an effect of
--- it is unfinished. No clock that is not believed about keys drops anything here either.
+-- it is unfinished: each row is passed once in ten minutes. No clock that is not believed about keys drops anything here either.
 ALTER TABLE aftercommit.retention DROP CONSTRAINT retention_step_check;
 ALTER TABLE aftercommit.retention ADD CONSTRAINT retention_step_check
   CHECK (step IN ('payloads', 'history', 'keys', 'requests', 'inbox'));
@@ -492,7 +492,7 @@ BEGIN
   )
   SELECT (SELECT count(*) FROM gone), count(*) >= at_most, max(s.expires_at) INTO dropped, more, last_at FROM seen AS s;
   IF last_at IS NOT NULL OR NOT turn.fresh THEN
-    PERFORM aftercommit.retention_reached('requests', now_at, turn.fresh, coalesce(last_at, turn.from_at));
+    PERFORM aftercommit.retention_reached('requests', now_at, turn.fresh, coalesce(last_at + interval '1 microsecond', turn.from_at));
   END IF;
 END
 $$;
@@ -522,7 +522,7 @@ BEGIN
   )
   SELECT count(*), count(*) >= at_most, max(s.expires_at) INTO dropped, more, last_at FROM seen AS s;
   IF last_at IS NOT NULL OR NOT turn.fresh THEN
-    PERFORM aftercommit.retention_reached('inbox', now_at, turn.fresh, coalesce(last_at, turn.from_at));
+    PERFORM aftercommit.retention_reached('inbox', now_at, turn.fresh, coalesce(last_at + interval '1 microsecond', turn.from_at));
   END IF;
 END
 $$;
@@ -554,6 +554,12 @@ BEGIN
   IF to_regrole('aftercommit_worker') IS NOT NULL THEN
     GRANT EXECUTE ON FUNCTION aftercommit.is_of_this_request, aftercommit.keep_requests TO aftercommit_worker;
   END IF;
+  -- Step 1 grants all tables there are, and is run again where roles are made late: these hold what clients were answered.
+  FOREACH wanted IN ARRAY ARRAY['aftercommit_worker', 'aftercommit_operator'] LOOP
+    IF to_regrole(wanted) IS NOT NULL THEN
+      EXECUTE format('REVOKE SELECT ON aftercommit.requests, aftercommit.inbox FROM %I', wanted);
+    END IF;
+  END LOOP;
   FOREACH wanted IN ARRAY ARRAY['aftercommit_worker', 'aftercommit_operator'] LOOP
     IF to_regrole(wanted) IS NOT NULL THEN
       EXECUTE format('GRANT SELECT (expires_at) ON aftercommit.inbox TO %I', wanted);

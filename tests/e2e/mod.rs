@@ -31,6 +31,7 @@ mod pooler;
 mod postgres_killed;
 mod processes;
 mod profiles;
+mod requests;
 mod retention;
 mod secrets;
 mod servers;

@@ -13,7 +13,7 @@ use super::{
     ask::Ask,
     shop::{Call, Shop, Tune, Tx, orders, sell},
 };
-use crate::support::{Sql, TestDatabase, on_every_database, on_every_way};
+use crate::support::{Sql, TestDatabase, Unmigrated, on_every_database, on_every_way};
 
 on_every_way! {
     a_refusal_frees_the_key_and_leaves_no_row,
@@ -28,6 +28,9 @@ on_every_database! {
     a_redirection_is_kept,
     only_one_part_of_a_handler_has_the_transaction,
     a_dropped_savepoint_leaves_the_rest_of_the_transaction,
+    a_savepoint_that_is_left_open_is_never_told_as_success,
+    a_handler_that_ends_the_transaction_itself_is_told_500,
+    a_database_without_the_schema_is_told_500_and_nothing_runs,
     a_stored_answer_that_nobody_can_read_is_not_run_again,
 }
 
@@ -190,6 +193,56 @@ async fn a_dropped_savepoint_leaves_the_rest_of_the_transaction(db: &TestDatabas
     assert_eq!(shop.send(Ask::order("k")).await.status, 201);
     assert_eq!(db.sql.scalar("SELECT id FROM orders").await.as_deref(), Some("A"));
     assert!(shop.send(Ask::order("k")).await.is_replay());
+}
+
+/// A COMMIT would only release the savepoint, and look like success.
+async fn a_savepoint_that_is_left_open_is_never_told_as_success(db: &TestDatabase) {
+    let shop = Shop::open(db, Tune { connections: 1, ..Tune::default() }, |mut call: Call| async move {
+        if call.number > 1 {
+            return sell(call).await;
+        }
+        call.tx().await.expect("a transaction").order_and_forget("never").await;
+        StatusCode::CREATED.into_response()
+    })
+    .await;
+    shop.send(Ask::order("k")).await.is_problem(500, "commit-refused");
+    assert_eq!(shop.send(Ask::order("k")).await.status, 201);
+    assert_eq!(db.sql.scalar("SELECT id FROM orders").await.as_deref(), Some("A"));
+}
+
+async fn a_handler_that_ends_the_transaction_itself_is_told_500(db: &TestDatabase) {
+    let shop = Shop::open(db, Tune { connections: 1, ..Tune::default() }, |mut call: Call| async move {
+        let mut tx = call.tx().await.expect("a transaction");
+        match call.number {
+            1 => drop(tx.execute("ROLLBACK").await.expect("it rolls back")),
+            // An answer is missing: the database refuses.
+            2 => drop(tx.execute("COMMIT").await.expect_err("nothing is committed")),
+            _ => tx.order("A").await,
+        }
+        StatusCode::CREATED.into_response()
+    })
+    .await;
+    shop.send(Ask::order("k")).await.is_problem(500, "commit-refused");
+    let told = shop.send(Ask::order("k")).await;
+    match db.sql {
+        Sql::Postgres(_) => told.is_problem(500, "commit-refused"),
+        // Differs: a COMMIT that SQLite refuses leaves the transaction open, and it can be finished.
+        Sql::Sqlite(_) => assert_eq!((told.status, told.is_replay()), (201, false)),
+    }
+    assert_eq!(shop.send(Ask::order("k")).await.status, 201);
+}
+
+async fn a_database_without_the_schema_is_told_500_and_nothing_runs(db: &TestDatabase) {
+    let empty = Unmigrated::fresh(db.engine).await;
+    // SQLite makes a file with its first writer.
+    empty.sql.execute("CREATE TABLE something (id integer)").await;
+    for fail_open in [false, true] {
+        let shop =
+            Shop::selling(db, Tune { url: Some(empty.url.clone()), fail_open, ..Tune::default() }).await;
+        shop.send(Ask::order("k")).await.is_problem(500, "store-unusable");
+        assert_eq!(shop.runs(), 0, "it is not away, and so not passed by");
+    }
+    empty.remove().await;
 }
 
 async fn a_stored_answer_that_nobody_can_read_is_not_run_again(db: &TestDatabase) {

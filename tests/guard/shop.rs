@@ -27,7 +27,7 @@ use axum::{
     routing::any,
 };
 use sqlx::{
-    AssertSqlSafe, Pool, Postgres, Sqlite,
+    AssertSqlSafe, Connection as _, Executor, Pool, Postgres, Sqlite,
     postgres::{PgConnectOptions, PgPoolOptions},
     sqlite::{SqliteConnectOptions, SqlitePoolOptions},
 };
@@ -284,19 +284,29 @@ impl Tx {
 
     /// A nested transaction of sqlx's that writes an order and is dropped.
     pub(super) async fn order_and_drop(&mut self, id: &str) {
-        use sqlx::Connection as _;
-        let sql = AssertSqlSafe(format!("INSERT INTO orders (id) VALUES ('{id}')"));
         match &mut self.place {
-            Place::Postgres(tx) => {
-                let mut nested = tx.begin().await.expect("a savepoint");
-                sqlx::raw_sql(sql).execute(&mut *nested).await.expect("an order is written");
-            }
-            Place::Sqlite(tx) => {
-                let mut nested = tx.begin().await.expect("a savepoint");
-                sqlx::raw_sql(sql).execute(&mut *nested).await.expect("an order is written");
-            }
+            Place::Postgres(tx) => drop(nested(tx, id).await),
+            Place::Sqlite(tx) => drop(nested(tx, id).await),
         }
     }
+
+    /// The same, left as it is.
+    pub(super) async fn order_and_forget(&mut self, id: &str) {
+        match &mut self.place {
+            Place::Postgres(tx) => std::mem::forget(nested(tx, id).await),
+            Place::Sqlite(tx) => std::mem::forget(nested(tx, id).await),
+        }
+    }
+}
+
+async fn nested<'c, DB: Guardable>(tx: &'c mut Guarded<DB>, id: &str) -> sqlx::Transaction<'c, DB>
+where
+    for<'q> &'q mut DB::Connection: Executor<'q, Database = DB>,
+{
+    let mut nested = tx.begin().await.expect("a savepoint");
+    let sql = AssertSqlSafe(format!("INSERT INTO orders (id) VALUES ('{id}')"));
+    sqlx::raw_sql(sql).execute(&mut *nested).await.expect("an order is written");
+    nested
 }
 
 /// Writes the order that the body names, and says which run it was.

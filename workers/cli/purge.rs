@@ -24,11 +24,11 @@ use super::{
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Drops what [retention] of the configuration does not keep any longer, or what
-the ages given here do not; and answers of guarded requests and received
-messages whose own time is over. Without either it refuses: what is dropped cannot
-be had back. Workers do the same, little by little. Nothing that has not
-ended, or is in doubt, is touched. Ctrl-C stops it between two batches; what
-was dropped is dropped.
+the ages given here do not. Without either it refuses: what is dropped cannot
+be had back. With them go answers of guarded requests and received messages
+whose own time is over. Workers do the same, little by little. Nothing that
+has not ended, or is in doubt, is touched, nor the answer of its request.
+Ctrl-C stops it between two batches; what was dropped is dropped.
 
 Examples:
   aftercommit purge --dry-run
