@@ -150,7 +150,7 @@ async fn of_two_requests_with_one_key_one_runs_and_the_other_is_told_so(db: &Tes
 
 /// How many of a round were told something else than they should: whoever sent what ran, that it is another request; whoever sent
 /// something else, anything but that.
-fn misjudged(round: &[Exchange]) -> usize {
+pub(super) fn misjudged(round: &[Exchange]) -> usize {
     let ran = round.iter().find(|of| of.answer().is_success()).map(|of| of.ask.body.as_str());
     let is_wrong = |exchange: &&Exchange| {
         let is_it = Some(exchange.ask.body.as_str()) == ran;

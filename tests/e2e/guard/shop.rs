@@ -141,7 +141,7 @@ impl Shop {
         match self.sql.engine() {
             Engine::Postgres => {
                 // Neither the test's own sessions nor the store's; a pooler need not name the application.
-                let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+                let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() \
                             AND application_name NOT IN ('application', 'aftercommit-test') AND xact_start IS NOT NULL";
                 usize::try_from(self.sql.number(open).await).expect("a count")
             }
