@@ -8,6 +8,7 @@ use super::{
     client::{Answer, Ask, Exchange, TENANT, insist, send},
     evidence::{Effect, Evidence, Order},
     gate::Step,
+    rounds::misjudged,
     server::Kind,
     shop::{Shop, together},
 };
@@ -82,6 +83,20 @@ fn the_checker_notices_every_kind_of_broken_promise() {
         forge(&mut evidence);
         let wrong = evidence.broken_promises();
         assert!(wrong.iter().any(|said| said.starts_with(kind)), "{kind} was not noticed: {wrong:?}");
+    }
+}
+
+#[test]
+fn a_wrong_word_about_the_body_is_counted() {
+    let with = |amount, heard| Exchange { ask: Ask::order("a", amount), heard: Some(heard) };
+    let right =
+        [with(1, answer(201, 1, false)), with(2, answer(422, 0, false)), with(1, answer(409, 0, false))];
+    assert_eq!(misjudged(&right), 0);
+    for wrong in
+        [with(1, answer(422, 0, false)), with(2, answer(409, 0, false)), with(2, answer(201, 1, true))]
+    {
+        let round: Vec<Exchange> = right.iter().cloned().chain([wrong]).collect();
+        assert_eq!(misjudged(&round), 1);
     }
 }
 

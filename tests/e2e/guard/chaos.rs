@@ -13,12 +13,12 @@ use super::{
     client::{Ask, Exchange, send},
     shop::Shop,
 };
-use crate::support::{Chance, TestDatabase, eventually, on_every_database};
+use crate::support::{Chance, TestDatabase, eventually, on_every_way};
 
 const CLIENTS: usize = 8;
 const KILLS: usize = 6;
 
-on_every_database!(servers_killed_under_load_leave_one_order_per_key);
+on_every_way!(servers_killed_under_load_leave_one_order_per_key);
 
 /// What the clients share.
 #[derive(Default)]

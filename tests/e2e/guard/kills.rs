@@ -12,12 +12,12 @@ use super::{
     hold::Hold,
     shop::{Server, Shop},
 };
-use crate::support::{Engine, TestDatabase, on_every_database, on_postgres};
+use crate::support::{Engine, TestDatabase, on_every_way, on_postgres};
 
 /// No lock outlives the process that had it for longer than the database needs to notice its end.
 const FREE_WITHIN: Duration = Duration::from_secs(5);
 
-on_every_database!(
+on_every_way!(
     a_kill_between_any_two_steps_leaves_one_order,
     a_server_that_is_stopped_for_a_while_does_not_let_another_run,
     whoever_waits_for_a_stopped_server_gets_its_answer
@@ -158,16 +158,21 @@ async fn a_commit_whose_answer_is_lost_is_replayed(db: &TestDatabase) {
 }
 
 /// A server in the middle of its transaction, stopped; its client waits.
-async fn stopped_first(shop: &Shop, ask: &Ask, url: &str) -> (Server, tokio::task::JoinHandle<Exchange>) {
+async fn stopped_first(
+    shop: &Shop,
+    ask: &Ask,
+    step: Step,
+    url: &str,
+) -> (Server, tokio::task::JoinHandle<Exchange>) {
     let mut first = shop
         .server(|setting| {
             url.clone_into(&mut setting.url);
-            setting.stop_after = Some(Step::AfterEffect);
+            setting.stop_after = Some(step);
         })
         .await;
     let (address, asked) = (first.address, ask.clone());
     let client = tokio::spawn(async move { send(address, &asked).await });
-    first.stopped_after(Step::AfterEffect).await;
+    first.stopped_after(step).await;
     (first, client)
 }
 
@@ -175,7 +180,7 @@ async fn stopped_first(shop: &Shop, ask: &Ask, url: &str) -> (Server, tokio::tas
 async fn a_server_that_is_stopped_for_a_while_does_not_let_another_run(db: &TestDatabase) {
     let shop = Shop::open(db).await;
     let ask = Ask::order("k", 1);
-    let (first, client) = stopped_first(&shop, &ask, &db.url).await;
+    let (first, client) = stopped_first(&shop, &ask, Step::AfterEffect, &db.url).await;
     let second = shop.server(|setting| setting.busy_ms = 200).await;
     let expected = match db.engine {
         Engine::Postgres => 409,
@@ -205,7 +210,7 @@ async fn a_transaction_that_the_database_has_ended_is_told_to_come_again(db: &Te
     let mut impatient = url::Url::parse(&db.url).expect("a URL");
     impatient.query_pairs_mut().append_pair("options[idle_in_transaction_session_timeout]", "300");
     let ask = Ask::order("k", 1);
-    let (first, client) = stopped_first(&shop, &ask, impatient.as_str()).await;
+    let (first, client) = stopped_first(&shop, &ask, Step::AfterHandler, impatient.as_str()).await;
     eventually("the database ends the transaction", FREE_WITHIN, async || {
         shop.open_transactions().await == 0
     })
@@ -228,7 +233,7 @@ async fn a_transaction_that_the_database_has_ended_is_told_to_come_again(db: &Te
 async fn whoever_waits_for_a_stopped_server_gets_its_answer(db: &TestDatabase) {
     let shop = Shop::open(db).await;
     let ask = Ask::order("k", 1);
-    let (first, client) = stopped_first(&shop, &ask, &db.url).await;
+    let (first, client) = stopped_first(&shop, &ask, Step::AfterEffect, &db.url).await;
     let second = shop.server(|_| {}).await;
     let waiting = futures_util::future::join_all((0..8).map(|_| insist(second.address, &ask)));
     let go_on = async {

@@ -39,7 +39,7 @@ async fn a_database_killed_under_requests_leaves_one_order_per_key_and_no_error_
     let url = postgres.url("postgres");
     store::migrate(&url, Some("test")).await.expect("migrate makes the schema");
     let store = store::connect(&url, &store::Options::default()).await.expect("the store connects");
-    let options = PgConnectOptions::from_str(&url).expect("a URL");
+    let options = PgConnectOptions::from_str(&url).expect("a URL").application_name("application");
     let sql = Sql::Postgres(PgPoolOptions::new().connect_lazy_with(options));
     let shop = Shop::on(&url, &sql, &store).await;
     drop(store);

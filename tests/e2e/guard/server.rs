@@ -11,6 +11,7 @@ use std::{
 
 use aftercommit::{
     NewEffect, Outbox,
+    enqueue::Pooled,
     guard::{Guard, Guardable, Guarded, RequestKey, Scope},
 };
 use axum::{
@@ -61,6 +62,8 @@ pub(super) enum Kind {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Setting {
     pub(super) url: String,
+    /// The URL leads to a transaction pooler.
+    pub(super) pooled: bool,
     /// Its journal, and the file that lets it go on after a stop.
     pub(super) journal: PathBuf,
     pub(super) kind: Kind,
@@ -199,25 +202,26 @@ pub(super) fn charge(asked: &Asked, id: i64) -> Result<NewEffect, Refused> {
 }
 
 macro_rules! guarded_handler {
-    ($name:ident, $database:ty) => {
+    ($name:ident, $database:ty, $persistent:literal, |$tx:ident| $connection:expr) => {
         async fn $name(
             State(shop): State<Arc<Shop>>,
-            mut tx: Guarded<$database>,
+            mut $tx: Guarded<$database>,
             head: HeaderMap,
             body: Bytes,
         ) -> Result<Response, Refused> {
             let asked = shop.asked(&head, &body)?;
             let insert =
                 sqlx::query_scalar(ORDER).bind(&asked.scope).bind(&asked.key).bind(asked.order.amount);
-            let id: i64 = insert.fetch_one(&mut *tx).await?;
-            Outbox.enqueue(&mut *tx, charge(&asked, id)?).await?;
+            let id: i64 = insert.persistent($persistent).fetch_one(&mut *$tx).await?;
+            Outbox.enqueue($connection, charge(&asked, id)?).await?;
             shop.hold(&asked).await;
             Ok(shop.answer(&asked, id))
         }
     };
 }
-guarded_handler!(order_on_postgres, Postgres);
-guarded_handler!(order_on_sqlite, Sqlite);
+guarded_handler!(order_on_postgres, Postgres, true, |tx| &mut *tx);
+guarded_handler!(order_through_a_pooler, Postgres, false, |tx| &mut Pooled(&mut tx));
+guarded_handler!(order_on_sqlite, Sqlite, true, |tx| &mut *tx);
 
 fn guard<DB: Guardable>(pool: Pool<DB>, shop: &Arc<Shop>, setting: &Setting) -> Guard<DB> {
     let gate = Arc::clone(&shop.gate);
@@ -252,6 +256,7 @@ fn routes(shop: &Arc<Shop>, setting: &Setting) -> Router<Arc<Shop>> {
         orders.layer(guard(pool, shop, setting).layer())
     } else {
         let options = PgConnectOptions::from_str(&setting.url).expect("a URL").application_name("guarded");
+        let options = if setting.pooled { options.extra_float_digits(None) } else { options };
         let pool = PgPoolOptions::new()
             .max_connections(setting.connections)
             .acquire_timeout(Duration::from_millis(setting.acquire_ms))
@@ -261,8 +266,13 @@ fn routes(shop: &Arc<Shop>, setting: &Setting) -> Router<Arc<Shop>> {
                 .route("/orders", post(broken::order_on_postgres))
                 .layer(axum::Extension(pool));
         }
-        let orders = Router::new().route("/orders", post(order_on_postgres)).layer(after_handler);
-        orders.layer(guard(pool, shop, setting).layer())
+        let guard = guard(pool, shop, setting);
+        let (handler, guard) = if setting.pooled {
+            (post(order_through_a_pooler), guard.pooled())
+        } else {
+            (post(order_on_postgres), guard)
+        };
+        Router::new().route("/orders", handler).layer(after_handler).layer(guard.layer())
     }
 }
 

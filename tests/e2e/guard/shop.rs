@@ -32,6 +32,7 @@ CREATE TABLE remembered (scope text NOT NULL, request_key text NOT NULL, answer 
 /// A shop on a database.
 pub(super) struct Shop {
     pub(super) url: String,
+    pooled: bool,
     pub(super) sql: Sql,
     folder: tempfile::TempDir,
     started: Cell<u32>,
@@ -47,7 +48,11 @@ pub(super) struct Server {
 impl Shop {
     /// Opens one on the test's database.
     pub(super) async fn open(db: &TestDatabase) -> Self {
-        Self::on(&db.url, &db.sql, &db.store).await
+        let shop = Self::on(&db.url, &db.sql, &db.store).await;
+        match db.pooler_url() {
+            Some(url) => Self { url, pooled: true, ..shop },
+            None => shop,
+        }
     }
 
     /// Opens one on a migrated database.
@@ -60,7 +65,7 @@ impl Shop {
         Worker::start(store, "registrar", vec![registered("payments", key_terms())]).await;
         let folder =
             tempfile::Builder::new().prefix("aftercommit-guard.").tempdir().expect("a scratch folder");
-        Self { url: url.to_owned(), sql: sql.clone(), folder, started: Cell::new(0) }
+        Self { url: url.to_owned(), pooled: false, sql: sql.clone(), folder, started: Cell::new(0) }
     }
 
     /// Starts a server, and returns once it listens.
@@ -70,6 +75,7 @@ impl Shop {
         let journal = self.folder.path().join(format!("server-{number}.journal"));
         let mut setting = Setting {
             url: self.url.clone(),
+            pooled: self.pooled,
             journal: journal.clone(),
             kind: Kind::Guarded,
             stop_after: None,
@@ -134,8 +140,9 @@ impl Shop {
     pub(super) async fn open_transactions(&self) -> usize {
         match self.sql.engine() {
             Engine::Postgres => {
-                let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
-                            AND application_name = 'guarded' AND xact_start IS NOT NULL";
+                // Neither the test's own sessions nor the store's; a pooler need not name the application.
+                let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() \
+                            AND application_name NOT IN ('application', 'aftercommit-test') AND xact_start IS NOT NULL";
                 usize::try_from(self.sql.number(open).await).expect("a count")
             }
             Engine::Sqlite => {
