@@ -171,7 +171,9 @@ async fn messages_of_one_time_are_all_forgotten(db: &TestDatabase) {
     let (before, received) =
         (db.engine.before(db.engine.now(), HOUR), db.engine.before(db.engine.now(), HOUR * 2));
     db.sql
-        .execute(&format!("UPDATE aftercommit.inbox SET expires_at = {before}, received_at = {received}"))
+        .execute(&format!(
+            "UPDATE aftercommit.inbox SET expires_at = (SELECT {before}), received_at = (SELECT {received})"
+        ))
         .await;
     let mut batches = Vec::new();
     while batches.last().is_none_or(|batch: &aftercommit::store::Batch| batch.more) {
