@@ -163,7 +163,7 @@ BEGIN
   END IF;
   IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RAISE EXCEPTION USING ERRCODE = '25001',
-      MESSAGE = 'begin_request must come first in its transaction, and once: this one has written, locked rows, or asked already',
+      MESSAGE = 'begin_request must come first in its transaction, and once: this one has written, locked rows, or begun a request already',
       HINT = 'BEGIN, begin_request, the business statements, finish_request, COMMIT; one request in a transaction. Call it as '
         'SELECT * FROM aftercommit.begin_request(…): (aftercommit.begin_request(…)).* calls it once per column.';
   END IF;
@@ -172,27 +172,6 @@ BEGIN
   begun_lock := hashtextextended('', key_lock);   -- no fingerprint is empty
   FOR look IN 1 .. 200 LOOP
     held := held OR pg_try_advisory_xact_lock(key_lock);
-    IF held THEN
-      INSERT INTO aftercommit.requests AS r (scope, key, fingerprint, expires_at)
-      VALUES (scope, key, fingerprint, clock_timestamp() + coalesce(ttl,
-        (SELECT m.value::bigint * interval '1 microsecond' FROM aftercommit.meta AS m WHERE m.key = 'requests_kept_us'), '24 hours'))
-      ON CONFLICT ON CONSTRAINT requests_pkey DO NOTHING
-      RETURNING r.id, r.xmin AS writer INTO fresh;
-      IF FOUND THEN
-        -- Its locks would go when a savepoint is rolled back, while the transaction lives on.
-        IF fresh.writer::text::bigint <> pg_current_xact_id()::text::bigint & 4294967295 THEN
-          RAISE EXCEPTION USING ERRCODE = '25001', MESSAGE = 'begin_request must not stand inside a savepoint',
-            HINT = 'BEGIN, begin_request, then SAVEPOINT (a plpgsql block with EXCEPTION is one too).';
-        END IF;
-        PERFORM pg_advisory_xact_lock_shared(fingerprint_lock), pg_advisory_xact_lock_shared(begun_lock),
-                set_config('aftercommit.request', fresh.id::text, true), set_config('aftercommit.request_scope', scope, true),
-                set_config('aftercommit.request_key', key, true),
-                CASE WHEN current_setting('idle_in_transaction_session_timeout') = '0'
-                  THEN set_config('idle_in_transaction_session_timeout', '5min', true) END;
-        status := 'new';
-        RETURN;
-      END IF;
-    END IF;
     SELECT r.* INTO stored FROM aftercommit.requests AS r WHERE r.scope = begin_request.scope AND r.key = begin_request.key;
     IF FOUND AND (stored.expires_at > clock_timestamp() OR aftercommit.request_is_unfinished(stored.id)
                   OR NOT aftercommit.clock_is_believed(clock_timestamp())) THEN
@@ -206,11 +185,39 @@ BEGIN
       END IF;
       RETURN;
     END IF;
-    -- Forgotten, or taken away by retention just now: who holds the key's lock begins anew.
     IF held THEN
-      DELETE FROM aftercommit.requests AS r
-      WHERE r.scope = begin_request.scope AND r.key = begin_request.key AND r.id = stored.id;
-      CONTINUE;
+      -- Forgotten: who holds the key's lock begins anew.
+      IF FOUND THEN
+        DELETE FROM aftercommit.requests AS r
+        WHERE r.scope = begin_request.scope AND r.key = begin_request.key AND r.id = stored.id;
+      END IF;
+      -- A new snapshot, taken under the lock, shows every answer there is: the key is free. An older one may not show an answer, and
+      -- then ON CONFLICT, which costs 10 us more, says 40001.
+      IF current_setting('transaction_isolation') = 'read committed' THEN
+        INSERT INTO aftercommit.requests AS r (scope, key, fingerprint, expires_at)
+        VALUES (scope, key, fingerprint, clock_timestamp() + coalesce(ttl,
+          (SELECT m.value::bigint * interval '1 microsecond' FROM aftercommit.meta AS m WHERE m.key = 'requests_kept_us'), '24 hours'))
+        RETURNING r.id, r.xmin AS writer INTO fresh;
+      ELSE
+        INSERT INTO aftercommit.requests AS r (scope, key, fingerprint, expires_at)
+        VALUES (scope, key, fingerprint, clock_timestamp() + coalesce(ttl,
+          (SELECT m.value::bigint * interval '1 microsecond' FROM aftercommit.meta AS m WHERE m.key = 'requests_kept_us'), '24 hours'))
+        ON CONFLICT ON CONSTRAINT requests_pkey DO NOTHING
+        RETURNING r.id, r.xmin AS writer INTO fresh;
+        EXIT WHEN NOT FOUND;
+      END IF;
+      -- Its locks would go when a savepoint is rolled back, while the transaction lives on.
+      IF fresh.writer::text::bigint <> pg_current_xact_id()::text::bigint & 4294967295 THEN
+        RAISE EXCEPTION USING ERRCODE = '25001', MESSAGE = 'begin_request must not stand inside a savepoint',
+          HINT = 'BEGIN, begin_request, then SAVEPOINT (a plpgsql block with EXCEPTION is one too).';
+      END IF;
+      PERFORM pg_advisory_xact_lock_shared(fingerprint_lock), pg_advisory_xact_lock_shared(begun_lock),
+              set_config('aftercommit.request', fresh.id::text, true), set_config('aftercommit.request_scope', scope, true),
+              set_config('aftercommit.request_key', key, true),
+              CASE WHEN current_setting('idle_in_transaction_session_timeout') = '0'
+                THEN set_config('idle_in_transaction_session_timeout', '5min', true) END;
+      status := 'new';
+      RETURN;
     END IF;
     SELECT h.* INTO holder FROM aftercommit.request_holder(begun_lock, fingerprint_lock) AS h;
     IF FOUND AND holder.same_request THEN
