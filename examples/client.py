@@ -17,12 +17,15 @@ def post(url, body, key=None, headers={}, deadline=120.0, first=0.2, longest=20.
     while True:
         request, wish, lost = urllib.request.Request(url, body, {**headers, "Idempotency-Key": key}), "", None
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                return answer.status, answer.headers, answer.read()
-        except urllib.error.HTTPError as error:
-            last, wish = (error.code, error.headers, error.read()), error.headers.get("Retry-After", "")
-            if error.code < 500 and error.code not in (408, 409, 425, 429):
-                return last  # 422: the key is another request's. Another try would say the same.
+            try:
+                with urllib.request.urlopen(request, timeout=10) as answer:
+                    return answer.status, answer.headers, answer.read()
+            except urllib.error.HTTPError as error:
+                last, wish = (error.code, error.headers, error.read()), error.headers.get("Retry-After", "")
+                again = error.code >= 500 or error.code in (408, 425, 429)
+                in_progress = error.code == 409 and wish  # Any other 409 is the application's own answer.
+                if "Idempotent-Replayed" in error.headers or not (again or in_progress):
+                    return last  # 422: the key is another request's. Another try would say the same.
         except (OSError, http.client.HTTPException) as error:
             lost = error  # What the request did is not known: the same key finds out.
         pause = max(asked(wish), random.uniform(0, min(longest, first * 2 ** min(tries, 30))))

@@ -15,8 +15,7 @@ use std::{num::NonZeroU32, time::Duration};
 use aftercommit::{
     NewEffect, Outbox,
     error::EnqueueError,
-    guard::{Guard, Guarded, IDEMPOTENCY_KEY, Remember, RequestKey, Scope},
-    key::derive,
+    guard::{Guard, Guardable, Guarded, Remember, Scope},
 };
 use axum::{
     Json, Router,
@@ -42,12 +41,8 @@ struct Order {
     quantity: NonZeroU32,
 }
 
-async fn on_postgres(
-    head: Parts,
-    mut tx: Guarded<Postgres>,
-    Json(order): Json<Order>,
-) -> Result<Response, Failure> {
-    let id = id(&head);
+async fn on_postgres(mut tx: Guarded<Postgres>, Json(order): Json<Order>) -> Result<Response, Failure> {
+    let id = id(&tx);
     let made: Option<(String, i64)> = sqlx::query_as(LOOK).bind(&id).fetch_optional(&mut *tx).await?;
     if let Some(made) = made {
         return Ok(order.found(id, made));
@@ -65,12 +60,8 @@ async fn on_postgres(
 }
 
 /// The same on SQLite, where types differ.
-async fn on_sqlite(
-    head: Parts,
-    mut tx: Guarded<Sqlite>,
-    Json(order): Json<Order>,
-) -> Result<Response, Failure> {
-    let id = id(&head);
+async fn on_sqlite(mut tx: Guarded<Sqlite>, Json(order): Json<Order>) -> Result<Response, Failure> {
+    let id = id(&tx);
     let made: Option<(String, i64)> = sqlx::query_as(LOOK).bind(&id).fetch_optional(&mut *tx).await?;
     if let Some(made) = made {
         return Ok(order.found(id, made));
@@ -87,10 +78,8 @@ async fn on_sqlite(
 
 /// The reservation's id is derived from the request's key too: should the request run again, long after its answer was forgotten,
 /// it meets its own row.
-fn id(head: &Parts) -> String {
-    let key = head.headers.get(IDEMPOTENCY_KEY).and_then(|key| RequestKey::from_header(key.as_bytes()).ok());
-    let (scope, key) = tenant(head).zip(key).expect("the guard has let it pass");
-    derive(scope.as_str(), key.as_str(), "reservation").to_string()
+fn id<DB: Guardable>(tx: &Guarded<DB>) -> String {
+    tx.derive("reservation").expect("the guard lets nothing pass without a key").to_string()
 }
 
 impl Order {

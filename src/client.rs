@@ -13,7 +13,9 @@
 //!         let response = request.json(&order).send().await?;
 //!         let header = |name| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
 //!         let status = response.status().as_u16();
-//!         Ok::<_, reqwest::Error>(Reply { status, retry_after: header("retry-after"), date: header("date"), response })
+//!         let (retry_after, date) = (header("retry-after"), header("date"));
+//!         let replayed = header("idempotent-replayed").is_some();
+//!         Ok::<_, reqwest::Error>(Reply { status, retry_after, date, replayed, response })
 //!     }
 //! })
 //! .await?;
@@ -59,6 +61,8 @@ pub struct Reply<R> {
     pub retry_after: Option<String>,
     /// The value of `Date`, if there is one: a date in `Retry-After` counts from it.
     pub date: Option<String>,
+    /// Whether there is an `Idempotent-Replayed`: then it is the stored answer, and another try gets the same.
+    pub replayed: bool,
     /// What is given back when this is the last try.
     pub response: R,
 }
@@ -101,9 +105,10 @@ impl Pace for SystemClock {
     }
 }
 
-/// Sends a request by `attempt`, which is given the same key every time, until its answer is final: until the status is another
-/// than 408, 409, 425, 429 and 5xx. 422 (the key is another request's) is final, as is every other 4xx. An `Err` of `attempt`,
-/// which is to limit its own time, is a lost answer.
+/// Sends a request by `attempt`, which is given the same key every time, until its answer is final: until it is a replay, or its
+/// status another than 408, 425, 429, 5xx, and 409 with a `Retry-After` (the first is in progress; any other 409 is the application's
+/// own). 422 (the key is another request's) is final, as is every other 4xx. An `Err` of `attempt`, which is to limit its own
+/// time, is a lost answer.
 ///
 /// # Errors
 ///
@@ -133,7 +138,7 @@ pub async fn send_at<P: Pace, R, E, F: Future<Output = Result<Reply<R>, E>>>(
     loop {
         tries += 1;
         let (last, asked) = match attempt(key.clone()).await {
-            Ok(reply) if is_final(reply.status) => return Ok(reply.response),
+            Ok(reply) if is_final(&reply) => return Ok(reply.response),
             Ok(reply) => {
                 let asked = asked(&reply, pace.wall());
                 (Last::Answer(reply.response), asked)
@@ -148,9 +153,14 @@ pub async fn send_at<P: Pace, R, E, F: Future<Output = Result<Reply<R>, E>>>(
     }
 }
 
-/// Whether another try could say nothing else. 409 says that the first is in progress.
-fn is_final(status: u16) -> bool {
-    !matches!(status, 408 | 409 | 425 | 429 | 500..=599)
+/// Whether another try could say nothing else.
+fn is_final<R>(reply: &Reply<R>) -> bool {
+    let comes_again = match reply.status {
+        408 | 425 | 429 | 500..=599 => true,
+        409 => reply.retry_after.is_some(),
+        _ => false,
+    };
+    reply.replayed || !comes_again
 }
 
 impl Retry {

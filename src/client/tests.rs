@@ -46,7 +46,8 @@ impl Pace for Paced {
 }
 
 fn reply(status: u16, retry_after: Option<&str>) -> Result<Reply<u16>, &'static str> {
-    Ok(Reply { status, retry_after: retry_after.map(str::to_owned), date: None, response: status })
+    let retry_after = retry_after.map(str::to_owned);
+    Ok(Reply { status, retry_after, date: None, replayed: false, response: status })
 }
 
 type Said = Result<Reply<u16>, &'static str>;
@@ -82,10 +83,22 @@ async fn what_another_try_cannot_change_ends_it() {
         let (ended, keys) = tried(&Paced::seeded(2), &Retry::default(), &[reply(status, Some("5"))]).await;
         assert_eq!((ended, keys.len()), (Ok(status), 1));
     }
+    // A conflict of the application's own, which the guard has not caused.
+    let (ended, keys) = tried(&Paced::seeded(2), &Retry::default(), &[reply(409, None)]).await;
+    assert_eq!((ended, keys.len()), (Ok(409), 1));
     for status in [408, 409, 425, 429, 500, 502, 503, 504, 599] {
-        let answers = [reply(status, None), reply(200, None)];
+        let answers = [reply(status, Some("0")), reply(200, None)];
         let (ended, keys) = tried(&Paced::seeded(3), &Retry::default(), &answers).await;
         assert_eq!((ended, keys.len()), (Ok(200), 2), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_replay_is_final_whatever_its_status() {
+    for status in [409, 429, 500, 503] {
+        let replay = reply(status, Some("1")).map(|reply| Reply { replayed: true, ..reply });
+        let (ended, keys) = tried(&Paced::seeded(7), &Retry::default(), &[replay]).await;
+        assert_eq!((ended, keys.len()), (Ok(status), 1));
     }
 }
 
@@ -150,6 +163,7 @@ fn only_whole_seconds_and_dates_to_come_ask_for_time() {
             status: 503,
             retry_after: Some(value.to_owned()),
             date: date.map(str::to_owned),
+            replayed: false,
             response: (),
         };
         assert_eq!(asked(&reply, wall), expected.map(Duration::from_secs), "{value:?} {date:?}");

@@ -1,21 +1,24 @@
 //! The guard as a `tower` layer, and the transaction of a guarded request as an `axum` extractor.
 //!
 //! Around a request that changes something (any method but GET, HEAD, OPTIONS and TRACE): read its body, begin its key, run the
-//! handler, read the answer as a whole, store it, commit; then send it. Everything but the first runs in a task that a client
-//! that hangs up does not end. A client is told 2xx and 3xx only after the COMMIT; any other answer rolls back and frees the key,
+//! handler, read the answer as a whole, store it, commit; then send it. All but the first runs in a task that a client that hangs
+//! up ends before BEGIN only. A client is told 2xx and 3xx only after the COMMIT; any other answer rolls back and frees the key,
 //! unless the handler asks to [`Remember`] it.
 //!
 //! [`guard`] is what the application says; [`flow`] and [`plain`] are the ways of a request with and without a key. This is the only
 //! file of the library that knows `axum`; what it splits off knows `http`.
 
 mod answer;
+mod begin;
 mod counts;
 mod database;
 mod flow;
 mod guard;
+mod leash;
 mod plain;
 mod problem;
 mod transaction;
+mod turns;
 
 use std::{
     convert::Infallible,
@@ -35,8 +38,6 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::request::Parts;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
-use tokio::task::AbortHandle;
-use tokio_util::task::TaskTracker;
 use tower_layer::Layer;
 use tower_service::Service;
 use tracing::Instrument as _;
@@ -44,12 +45,15 @@ use tracing::Instrument as _;
 use self::{
     answer::Remembered,
     database::Trouble,
-    flow::{BoxError, cause},
+    flow::BoxError,
     guard::{Met, Settled},
+    leash::{Leash, Watch},
+    plain::{begin_later, refusal},
     problem::Problem,
-    transaction::{Found, Later, Slot, Transaction},
+    transaction::{Found, Slot, Transaction},
 };
-use super::GuardError;
+use super::{RequestKey, Scope};
+use crate::{IdempotencyKey, key::derive};
 
 pub use counts::RequestCounts;
 pub use database::Guardable;
@@ -58,14 +62,12 @@ pub use guard::{Guard, IDEMPOTENCY_KEY};
 impl<DB: Guardable> Guard<DB> {
     /// The layer. It can be made again and cloned: all count together.
     pub fn layer(&self) -> GuardLayer<DB> {
-        GuardLayer(Arc::new(Inner { guard: self.settled(), tasks: TaskTracker::new() }))
+        GuardLayer(Arc::new(Inner { guard: self.settled() }))
     }
 }
 
 struct Inner<DB: Guardable> {
     guard: Settled<DB>,
-    /// Requests that run, also those whose clients have gone. A runtime that ends drops them: they roll back.
-    tasks: TaskTracker,
 }
 
 impl<DB: Guardable> Inner<DB> {
@@ -99,56 +101,79 @@ impl<DB: Guardable> Inner<DB> {
     where
         F: Future<Output = Response> + Send + 'static,
     {
-        let (mut head, body) = request.into_parts();
-        let shared = Arc::clone(&self.guard.shared);
-        let span = tracing::Span::current();
+        if request.extensions().get::<Slot<DB>>().is_some() {
+            // Another guard around this one has begun, and would be waited for.
+            return Ok(handle(request).await);
+        }
+        let (head, body) = request.into_parts();
         match self.guard.meet(&head)? {
-            Met::Unguarded(statement) => {
-                let fail_open = shared.settings.fail_open;
-                let slot = Slot::later(Later { pool: shared.pool.clone(), statement, fail_open });
-                head.extensions.insert(slot.clone());
-                let handling = handle(http::Request::from_parts(head, body));
-                let mine = slot.clone();
-                let running = async move { shared.unguarded(&mine, handling).await };
-                let task = self.tasks.spawn(running.instrument(span));
-                let _leash = Leash { task: task.abort_handle(), slot };
-                task.await.unwrap_or_else(|ended| match ended.try_into_panic() {
-                    // As if the guard were not there.
-                    Ok(panic) => std::panic::resume_unwind(panic),
-                    Err(_the_runtime_ends) => Err(Problem::unavailable()),
-                })
+            Met::Unguarded(purpose) => {
+                let slot = Slot::later(self.guard.later(purpose));
+                self.unguarded(slot, http::Request::from_parts(head, body), handle).await
             }
-            Met::Guarded(scope, key) => {
-                let (bytes, body) = self.read(body).await?;
-                // As the client sent it: a nested router has cut its own part off.
-                let uri = head.extensions.get::<OriginalUri>().map_or(&head.uri, |original| &original.0);
-                let request = self.guard.request(scope, key, (&head, uri, &bytes));
-                let handle = move |slot: Slot<DB>| {
-                    head.extensions.insert(slot);
-                    handle(http::Request::from_parts(head, body))
-                };
-                let running = async move { shared.guarded(&request, handle).await };
-                let answer = self.tasks.spawn(running.instrument(span)).await;
-                answer
-                    .map(|answer| answer.map(Body::from))
-                    .map_err(|_the_runtime_ends| Problem::unavailable())
-            }
+            Met::Guarded(scope, key) => self.guarded((scope, key), (head, body), handle).await,
         }
     }
-}
 
-/// A request without a key whose client went away ends as if the guard were not there; one that has a transaction runs on, since
-/// nothing may stop between BEGIN and its end.
-struct Leash<DB: Guardable> {
-    task: AbortHandle,
-    slot: Slot<DB>,
-}
+    async fn unguarded<F>(
+        &self,
+        slot: Slot<DB>,
+        mut request: http::Request<Body>,
+        handle: impl FnOnce(http::Request<Body>) -> F + Send + 'static,
+    ) -> Result<Response, Problem>
+    where
+        F: Future<Output = Response> + Send + 'static,
+    {
+        request.extensions_mut().insert(slot.clone());
+        let handling = handle(request);
+        let shared = Arc::clone(&self.guard.shared);
+        let tasks = shared.common.tasks.clone();
+        let mine = slot.clone();
+        let running = async move { shared.unguarded(&mine, handling).await };
+        let task = tasks.spawn(running.instrument(tracing::Span::current()));
+        let _leash = Leash { task: task.abort_handle(), leaves: || slot.leave() };
+        task.await.unwrap_or_else(|ended| match ended.try_into_panic() {
+            // As if the guard were not there.
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_the_runtime_ends) if slot.leave() => Err(Problem::unavailable()),
+            Err(_the_runtime_ends) => Err(Problem::unknown_without_key()),
+        })
+    }
 
-impl<DB: Guardable> Drop for Leash<DB> {
-    fn drop(&mut self) {
-        if !self.slot.is_in_use() {
-            self.task.abort();
-        }
+    async fn guarded<F>(
+        &self,
+        (scope, key): (Scope, RequestKey),
+        (mut head, body): (Parts, Body),
+        handle: impl FnOnce(http::Request<Body>) -> F + Send + 'static,
+    ) -> Result<Response, Problem>
+    where
+        F: Future<Output = Response> + Send + 'static,
+    {
+        let (bytes, body) = self.read(body).await?;
+        let shared = Arc::clone(&self.guard.shared);
+        // Not before the body is there: who sends slowly keeps nobody out.
+        let place = Arc::clone(&shared.common.in_flight).try_acquire_owned();
+        let place = place.map_err(|_crowded| Problem::crowded())?;
+        // As the client sent it: a nested router has cut its own part off.
+        let uri = head.extensions.get::<OriginalUri>().map_or(&head.uri, |original| &original.0);
+        let request = self.guard.request(scope, key, (&head, uri, &bytes));
+        let handle = move |slot: Slot<DB>| {
+            head.extensions.insert(slot);
+            handle(http::Request::from_parts(head, body))
+        };
+        let watch = Arc::new(Watch::default());
+        let tasks = shared.common.tasks.clone();
+        let mine = Arc::clone(&watch);
+        let running = async move {
+            let _place = place;
+            shared.guarded(&request, &mine, handle).await
+        };
+        let task = tasks.spawn(running.instrument(tracing::Span::current()));
+        let _leash = Leash { task: task.abort_handle(), leaves: || watch.leave() };
+        task.await.map(|answer| answer.map(Body::from)).map_err(|_the_runtime_ends| {
+            // It may have been at its COMMIT.
+            if watch.has_begun() { Problem::unknown() } else { Problem::unavailable() }
+        })
     }
 }
 
@@ -253,6 +278,22 @@ impl<DB: Guardable> Drop for Guarded<DB> {
 }
 
 impl<DB: Guardable> Guarded<DB> {
+    /// Whose key the request has; `None`: it has none.
+    pub fn scope(&self) -> Option<&Scope> {
+        self.slot.name().map(|(scope, _)| scope)
+    }
+
+    /// The request's key; `None`: it has none.
+    pub fn key(&self) -> Option<&RequestKey> {
+        self.slot.name().map(|(_, key)| key)
+    }
+
+    /// An id that the request determines by its scope, its key and `name`, as it does those of its effects: should it run again after its
+    /// answer was forgotten, it meets its own row. `None`: it has no key.
+    pub fn derive(&self, name: &str) -> Option<IdempotencyKey> {
+        self.slot.name().map(|(scope, key)| derive(scope.as_str(), key.as_str(), name))
+    }
+
     /// `None`: there is no transaction, and the guard is told to go on without.
     async fn take(head: &Parts) -> Result<Option<Self>, Problem> {
         let slot = head.extensions.get::<Slot<DB>>().cloned();
@@ -265,36 +306,25 @@ impl<DB: Guardable> Guarded<DB> {
                 // Held from here on: whatever happens to this future, the transaction goes back.
                 let mut guarded = Self { transaction: Some(transaction), slot };
                 let marked = guarded.transaction.as_mut().expect(HELD).mark().await;
-                marked.map_err(|error| refusal::<DB>(error.into()))?;
+                marked.map_err(|error| refusal::<DB>(&error.into()))?;
                 Ok(Some(guarded))
             }
-            Found::Later(later) => match begin_later(&later).await {
+            Found::Later(later) => match begin_later(&slot, &later).await {
                 Ok(transaction) => Ok(Some(Self { transaction: Some(transaction), slot })),
                 Err(error) => {
                     let go_on = later.fail_open && Trouble::of::<DB>(&error) == Trouble::Away;
                     slot.not_begun(later);
-                    if go_on { Ok(None) } else { Err(refusal::<DB>(error)) }
+                    if go_on { Ok(None) } else { Err(refusal::<DB>(&error)) }
                 }
             },
             Found::Absent => Ok(None),
             Found::Taken => Err(Problem::no_transaction(
                 "The request's transaction is in use by another part of its handler. Tell whoever runs this service: one Guarded at a time.",
             )),
+            Found::Lost => Err(Problem::lost()),
             Found::Over => Err(Problem::kept()),
         }
     }
-}
-
-/// In the handler's future, which may be dropped: then the connection is closed.
-async fn begin_later<DB: Guardable>(later: &Later<DB>) -> Result<Transaction<DB>, GuardError> {
-    let mut transaction = Transaction::acquire(&later.pool).await?;
-    transaction.begin(later.statement).await?;
-    Ok(transaction)
-}
-
-fn refusal<DB: Guardable>(error: GuardError) -> Problem {
-    tracing::error!(error = cause(&error), "a handler's transaction could not begin");
-    flow::not_begun(Trouble::of::<DB>(&error))
 }
 
 impl<S: Sync, DB: Guardable> FromRequestParts<S> for Guarded<DB> {

@@ -31,12 +31,16 @@ struct Misbehaving {
     _task: JoinSet<()>,
 }
 
-const ANSWERS: [&str; 4] = [
+const ANSWERS: [&str; 5] = [
+    // Breaks off.
+    "HTTP/1.1 503 Unavailable\r\ncontent-length: 99\r\nconnection: close\r\n\r\noff",
     "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 4\r\nconnection: close\r\n\r\noops",
     "",
     "HTTP/1.1 409 Conflict\r\nretry-after: 0\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
     "HTTP/1.1 201 Created\r\ncontent-length: 8\r\nconnection: close\r\n\r\norder 17",
 ];
+const REMEMBERED: &str = "HTTP/1.1 503 Unavailable\r\nidempotent-replayed: true\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+const CONFLICT: &str = "HTTP/1.1 409 Conflict\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 const MISMATCH: &str = "HTTP/1.1 422 Unprocessable Content\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
 impl Misbehaving {
@@ -95,7 +99,9 @@ async fn post(
             let response = request.body("{}").send().await?;
             let header = |name| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
             let status = response.status().as_u16();
-            Ok(Reply { status, retry_after: header("retry-after"), date: header("date"), response })
+            let (retry_after, date) = (header("retry-after"), header("date"));
+            let replayed = header("idempotent-replayed").is_some();
+            Ok(Reply { status, retry_after, date, replayed, response })
         }
     })
     .await
@@ -114,14 +120,16 @@ async fn the_library_sends_one_key_until_the_answer_is_final() {
         (response.status().as_u16(), response.text().await.expect("a body").as_str()),
         (201, "order 17")
     );
-    assert_eq!(server.keys(), vec!["order-17"; 4]);
+    assert_eq!(server.keys(), vec!["order-17"; 5]);
 }
 
 #[tokio::test]
-async fn the_library_stops_at_422_and_gives_up_at_its_deadline() {
-    let server = Misbehaving::start(&[MISMATCH]).await;
-    let response = post(&server.url, "k", quick()).await.expect("a final answer");
-    assert_eq!((response.status().as_u16(), server.keys().len()), (422, 1));
+async fn the_library_stops_at_what_is_final_and_gives_up_at_its_deadline() {
+    for (answers, status) in [(&[MISMATCH], 422), (&[REMEMBERED], 503), (&[CONFLICT], 409)] {
+        let server = Misbehaving::start(answers).await;
+        let response = post(&server.url, "k", quick()).await.expect("a final answer");
+        assert_eq!((response.status().as_u16(), server.keys().len()), (status, 1));
+    }
     let server = Misbehaving::start(&[""]).await;
     let retry = Retry {
         deadline: Duration::ZERO,
@@ -154,11 +162,13 @@ async fn the_python_example_sends_one_key_until_the_answer_is_final() {
     let server = Misbehaving::start(&ANSWERS).await;
     assert_eq!(run(&server.url, "").await, "201 order 17");
     let keys = server.keys();
-    assert_eq!(keys, vec![keys[0].clone(); 4]);
+    assert_eq!(keys, vec![keys[0].clone(); 5]);
     assert_eq!(keys[0].len(), 36, "a UUID where none is given");
-    let server = Misbehaving::start(&[MISMATCH]).await;
-    assert_eq!(run(&server.url, ", key='order-17'").await, "422");
-    assert_eq!(server.keys(), ["order-17"]);
+    for (answers, status) in [(&[MISMATCH], "422"), (&[REMEMBERED], "503"), (&[CONFLICT], "409")] {
+        let server = Misbehaving::start(answers).await;
+        assert_eq!(run(&server.url, ", key='order-17'").await, status);
+        assert_eq!(server.keys(), ["order-17"]);
+    }
     // Nothing is waited for that comes after the deadline.
     let server = Misbehaving::start(&[
         "HTTP/1.1 503 Unavailable\r\nretry-after: 3600\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",

@@ -21,13 +21,15 @@ use crate::{
 on_every_database! {
     a_store_that_is_away_is_told_503_and_the_same_key_runs_when_it_is_back,
     a_guard_that_fails_open_runs_without_a_transaction,
-    a_pool_without_a_free_connection_is_told_503,
+    a_pool_without_a_free_connection_is_told_503_and_opens_no_guard,
 }
 
 on_postgres! {
     a_lost_answer_to_commit_is_told_503_and_the_retry_learns_the_answer,
     a_connection_that_is_lost_before_commit_frees_the_key,
     transactions_that_conflict_are_told_to_come_again_at_once,
+    a_database_that_answers_late_opens_no_guard,
+    a_deferred_constraint_at_commit_is_told_as_refused,
 }
 
 on_sqlite! { a_busy_writer_is_told_503_and_never_409_while_replays_are_answered }
@@ -140,10 +142,11 @@ async fn a_guard_that_fails_open_runs_without_a_transaction(db: &TestDatabase) {
     assert_eq!((open.counts().first, orders(db).await), (1, 1));
 }
 
-async fn a_pool_without_a_free_connection_is_told_503(db: &TestDatabase) {
+async fn a_pool_without_a_free_connection_is_told_503_and_opens_no_guard(db: &TestDatabase) {
     let gate = Gate::closed();
     let inside = gate.clone();
-    let tune = Tune { connections: 1, acquire: Duration::from_millis(200), ..Tune::default() };
+    let acquire = Duration::from_millis(200);
+    let tune = Tune { connections: 1, acquire, fail_open: true, ..Tune::default() };
     let shop = Shop::open(db, tune, move |call| {
         let gate = inside.clone();
         async move {
@@ -155,11 +158,29 @@ async fn a_pool_without_a_free_connection_is_told_503(db: &TestDatabase) {
     let mut clients = JoinSet::new();
     clients.spawn(shop.send(Ask::order("k")));
     within(SOON, "the handler runs", gate.arrival()).await;
-    shop.send(Ask::order("l").body("B")).await.is_problem(503, "store-unavailable");
+    shop.send(Ask::order("l").body("B")).await.is_problem(503, "store-busy");
+    assert_eq!(shop.runs(), 1);
     gate.open();
     assert_eq!(clients.join_next().await.expect("a client").expect("no panic").status, 201);
     assert_eq!(shop.send(Ask::order("l").body("B")).await.status, 201);
     assert_eq!(orders(db).await, 2);
+}
+
+async fn a_database_that_answers_late_opens_no_guard(db: &TestDatabase) {
+    let way = Way::to(db).await;
+    let limit = Duration::from_millis(200);
+    let tune = Tune { fail_open: true, handler_limit: limit, acquire: SOON, ..through(&way) };
+    let shop = Shop::open(db, tune, sell_anyway).await;
+    way.proxy.as_ref().expect("PostgreSQL").delay(Duration::from_secs(1));
+    shop.send(Ask::order("k")).await.is_problem(503, "store-busy");
+    assert_eq!(shop.runs(), 0);
+}
+
+async fn a_deferred_constraint_at_commit_is_told_as_refused(db: &TestDatabase) {
+    db.sql.execute("CREATE TABLE orders (id text NOT NULL UNIQUE DEFERRABLE INITIALLY DEFERRED)").await;
+    let shop = Shop::selling(db, Tune::default()).await;
+    assert_eq!(shop.send(Ask::order("k")).await.status, 201);
+    shop.send(Ask::order("l")).await.is_problem(500, "commit-refused");
 }
 
 async fn a_lost_answer_to_commit_is_told_503_and_the_retry_learns_the_answer(db: &TestDatabase) {

@@ -222,10 +222,10 @@ async fn a_handler_that_ends_the_transaction_itself_is_told_500(db: &TestDatabas
         StatusCode::CREATED.into_response()
     })
     .await;
-    shop.send(Ask::order("k")).await.is_problem(500, "commit-refused");
+    shop.send(Ask::order("k")).await.is_problem(500, "transaction-lost");
     let told = shop.send(Ask::order("k")).await;
     match db.sql {
-        Sql::Postgres(_) => told.is_problem(500, "commit-refused"),
+        Sql::Postgres(_) => told.is_problem(500, "transaction-lost"),
         // Differs: a COMMIT that SQLite refuses leaves the transaction open, and it can be finished.
         Sql::Sqlite(_) => assert_eq!((told.status, told.is_replay()), (201, false)),
     }

@@ -26,6 +26,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::any,
 };
+use futures_util::FutureExt as _;
 use sqlx::{
     AssertSqlSafe, Connection as _, Executor, Pool, Postgres, Sqlite,
     postgres::{PgConnectOptions, PgPoolOptions},
@@ -55,6 +56,7 @@ pub(super) struct Tune {
     pub(super) request_limit: usize,
     pub(super) answer_limit: usize,
     pub(super) handler_limit: Duration,
+    pub(super) in_flight: usize,
     /// One bucket for everybody.
     pub(super) shared: bool,
 }
@@ -73,6 +75,7 @@ impl Default for Tune {
             request_limit: 1 << 20,
             answer_limit: 1 << 20,
             handler_limit: Duration::from_secs(60),
+            in_flight: 1024,
             shared: false,
         }
     }
@@ -82,7 +85,8 @@ impl Default for Tune {
 pub(super) struct Shop {
     /// For layers around it.
     pub(super) router: Router,
-    counts: Box<dyn Fn() -> RequestCounts + Send + Sync>,
+    counts: Counts,
+    drain: Drain,
     runs: Arc<AtomicU64>,
 }
 
@@ -112,14 +116,13 @@ impl Shop {
         let handler: Handler = Arc::new(move |call| Box::pin(handler(call)));
         let handling = Handling { engine: db.engine, pooled, runs: Arc::clone(&runs), handler };
         let routes = Router::new().route("/{*path}", any(handle)).with_state(handling);
-        let (router, counts) = match db.engine {
+        let (router, counts, drain) = match db.engine {
             Engine::Postgres => guarded(guard(postgres(&url, &tune), &tune, pooled), routes),
             Engine::Sqlite => guarded(guard(sqlite(&url, &tune), &tune, false), routes),
         };
-        Self { router, counts, runs }
+        Self { router, counts, drain, runs }
     }
 
-    /// One whose handler writes an order and says so.
     pub(super) async fn selling(db: &TestDatabase, tune: Tune) -> Self {
         Self::open(db, tune, sell).await
     }
@@ -141,6 +144,10 @@ impl Shop {
 
     pub(super) fn counts(&self) -> RequestCounts {
         (self.counts)()
+    }
+
+    pub(super) fn drain(&self) -> Boxed<()> {
+        (self.drain)()
     }
 }
 
@@ -176,7 +183,8 @@ fn guard<DB: Guardable>(pool: Pool<DB>, tune: &Tune, pooled: bool) -> Guard<DB> 
         .fingerprint_headers(tune.headers)
         .request_limit(tune.request_limit)
         .answer_limit(tune.answer_limit)
-        .handler_limit(tune.handler_limit);
+        .handler_limit(tune.handler_limit)
+        .in_flight_limit(tune.in_flight);
     if tune.key_optional {
         guard = guard.key_optional();
     }
@@ -188,8 +196,18 @@ fn guard<DB: Guardable>(pool: Pool<DB>, tune: &Tune, pooled: bool) -> Guard<DB> 
 
 type Counts = Box<dyn Fn() -> RequestCounts + Send + Sync>;
 
-fn guarded<DB: Guardable>(guard: Guard<DB>, routes: Router) -> (Router, Counts) {
-    (routes.layer(guard.layer()), Box::new(move || guard.counts()))
+type Drain = Box<dyn Fn() -> Boxed<()> + Send + Sync>;
+fn guarded<DB: Guardable>(guard: Guard<DB>, routes: Router) -> (Router, Counts, Drain) {
+    let guard = Arc::new(guard);
+    let counted = Arc::clone(&guard);
+    let counts = Box::new(move || counted.counts());
+    // Twice: the inner one lets pass what the outer one has begun.
+    let routes = routes.route_layer(guard.layer()).layer(guard.layer());
+    let drain = move || -> Boxed<()> {
+        let guard = Arc::clone(&guard);
+        Box::pin(async move { guard.drain().await })
+    };
+    (routes, counts, Box::new(drain))
 }
 
 async fn handle(State(handling): State<Handling>, request: Request) -> Response {
@@ -202,7 +220,6 @@ async fn handle(State(handling): State<Handling>, request: Request) -> Response 
 
 /// One run of the handler.
 pub(super) struct Call {
-    /// From 1.
     pub(super) number: u64,
     pub(super) head: Parts,
     pub(super) body: Bytes,
@@ -290,7 +307,22 @@ impl Tx {
         }
     }
 
-    /// The same, left as it is.
+    /// The future of a nested `begin` is dropped half-way, as by `timeout` and `select!`.
+    pub(super) fn begin_and_drop(&mut self) {
+        match &mut self.place {
+            Place::Postgres(tx) => half_way(tx),
+            Place::Sqlite(tx) => half_way(tx),
+        }
+    }
+
+    pub(super) fn derived(&self, name: &str) -> [Option<String>; 3] {
+        match &self.place {
+            Place::Postgres(tx) => derived(tx, name),
+            Place::Sqlite(tx) => derived(tx, name),
+        }
+    }
+
+    /// A nested transaction that writes an order, left as it is.
     pub(super) async fn order_and_forget(&mut self, id: &str) {
         match &mut self.place {
             Place::Postgres(tx) => std::mem::forget(nested(tx, id).await),
@@ -307,6 +339,16 @@ where
     let sql = AssertSqlSafe(format!("INSERT INTO orders (id) VALUES ('{id}')"));
     sqlx::raw_sql(sql).execute(&mut *nested).await.expect("an order is written");
     nested
+}
+
+fn half_way<DB: Guardable>(tx: &mut Guarded<DB>) {
+    // One that is answered at once is taken back, and another is tried.
+    while tx.begin().now_or_never().is_some() {}
+}
+
+fn derived<DB: Guardable>(tx: &Guarded<DB>, name: &str) -> [Option<String>; 3] {
+    let id = tx.derive(name).map(|id| id.as_str().to_owned());
+    [tx.scope().map(ToString::to_string), tx.key().map(ToString::to_string), id]
 }
 
 /// Writes the order that the body names, and says which run it was.

@@ -1,6 +1,13 @@
 //! What differs between the databases that requests are guarded on.
 
-use std::future::Future;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+use std::{fmt, future::Future, time::Duration};
+
+use sqlx_core::sql_str::SqlStr;
 
 use crate::guard::{Answer, Begun, GuardError, Request};
 
@@ -16,6 +23,49 @@ pub enum Session {
     Pooled,
 }
 
+/// What a transaction is begun for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A request with a key.
+    Guard,
+    /// One without, that may write.
+    Write,
+    /// One that is not going to.
+    Read,
+}
+
+/// How a transaction begins.
+#[derive(Clone, Debug)]
+pub struct Begin {
+    pub(super) statement: SqlStr,
+    /// It sets the mark, too.
+    pub(super) marks: bool,
+}
+
+/// Where a refusal that is remembered goes back to: behind `begin_request`, before the handler's first statement. While it is
+/// there, so is the transaction.
+pub(super) const MARK: &str = "SAVEPOINT aftercommit_request";
+pub(super) const BACK_TO_MARK: &str = "ROLLBACK TO SAVEPOINT aftercommit_request";
+pub(super) const RELEASE_MARK: &str = "RELEASE SAVEPOINT aftercommit_request";
+
+/// The database was given up.
+#[derive(Debug)]
+struct OutOfPatience(&'static str);
+
+impl fmt::Display for OutOfPatience {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for OutOfPatience {}
+
+/// It is there, and takes too long.
+pub(super) fn out_of_patience(why: &'static str) -> GuardError {
+    let error = std::io::Error::new(std::io::ErrorKind::TimedOut, OutOfPatience(why));
+    GuardError::Database(sqlx::Error::Io(error))
+}
+
 /// What the trouble with a database comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
@@ -23,8 +73,10 @@ pub enum Trouble {
     Busy,
     /// Transactions got in each other's way, and this one is undone.
     Conflict,
-    /// It cannot be reached or used, has no connection left, or its answer is lost.
+    /// It cannot be reached or used, or its answer is lost.
     Away,
+    /// The transaction had ended before; what was written since then was committed by itself.
+    Lost,
     /// It refused: this transaction is undone, and the same would be refused again.
     Refused,
 }
@@ -33,9 +85,17 @@ impl Trouble {
     /// What `error` comes to on the database `DB`.
     pub(super) fn of<DB: Guardable>(error: &GuardError) -> Self {
         match error {
-            GuardError::NotFirst | GuardError::NotBegun | GuardError::Invalid(_) => Self::Refused,
+            GuardError::NotBegun => Self::Lost,
+            GuardError::NotFirst | GuardError::Invalid(_) => Self::Refused,
             GuardError::Database(sqlx::Error::Database(said)) => {
                 said.code().map_or(Self::Refused, |code| DB::trouble(&code))
+            }
+            // A pool that others have emptied says nothing about the database.
+            GuardError::Database(sqlx::Error::PoolTimedOut) => Self::Busy,
+            GuardError::Database(sqlx::Error::Io(error))
+                if error.get_ref().is_some_and(|inner| inner.is::<OutOfPatience>()) =>
+            {
+                Self::Busy
             }
             GuardError::Database(error) => {
                 let away = matches!(
@@ -43,7 +103,6 @@ impl Trouble {
                     sqlx::Error::Io(_)
                         | sqlx::Error::Tls(_)
                         | sqlx::Error::Protocol(_)
-                        | sqlx::Error::PoolTimedOut
                         | sqlx::Error::PoolClosed
                         | sqlx::Error::WorkerCrashed
                         | sqlx::Error::BeginFailed
@@ -52,15 +111,42 @@ impl Trouble {
             }
         }
     }
+
+    /// The same of an error that COMMIT ended with. `None`: whether it was committed is not known. Poolers and proxies answer for
+    /// a server that they have lost with codes of their own, so only codes that a server itself gives prove that it was not.
+    pub(super) fn of_commit<DB: Guardable>(error: &GuardError) -> Option<Self> {
+        let GuardError::Database(sqlx::Error::Database(said)) = error else { return None };
+        let undone = said.code().is_some_and(|code| DB::undoes_commit(&code));
+        undone.then(|| Self::of::<DB>(error))
+    }
+}
+
+/// What a statement about the mark ended with: without a mark the transaction is another one, or none.
+pub(super) fn at_mark<DB: Guardable>(error: sqlx::Error) -> GuardError {
+    let lost = error
+        .as_database_error()
+        .is_some_and(|said| said.code().is_some_and(|code| DB::has_no_transaction(&code, said.message())));
+    if lost { GuardError::NotBegun } else { error.into() }
 }
 
 pub(super) mod sealed {
-    use super::{Answer, Begun, Future, GuardError, Request, Session, Trouble};
+    use super::{Answer, Begin, Begun, Duration, Future, GuardError, Purpose, Request, Session, Trouble};
 
     /// Implemented here only.
     pub trait Differs: sqlx::Database {
-        /// How a transaction begins that is going to write; `None`: by BEGIN.
-        const BEGIN_TO_WRITE: Option<&'static str>;
+        /// Whether whoever writes waits for whoever writes, connection by connection.
+        const ONE_WRITER: bool;
+
+        /// Whether BEGIN stands alone in its statement: then an error is its own, and no transaction is open.
+        const BEGINS_ALONE: bool;
+
+        /// How a transaction begins. Nothing in it takes longer than `limit`, and a margin.
+        fn begin(purpose: Purpose, limit: Duration) -> Begin;
+
+        /// How long a connection waits for the one writer.
+        fn patience(
+            connection: &mut Self::Connection,
+        ) -> impl Future<Output = Result<Duration, sqlx::Error>> + Send;
 
         /// What is known of a request without beginning to act on it, where that costs less; [`Begun::New`]: nothing yet.
         fn look(
@@ -91,164 +177,11 @@ pub(super) mod sealed {
 
         /// What an error code means.
         fn trouble(code: &str) -> Trouble;
-    }
-}
 
-#[cfg(feature = "postgres")]
-mod postgres {
-    use sqlx::{PgConnection, Postgres};
+        /// Whether a COMMIT that ends with this code has certainly committed nothing.
+        fn undoes_commit(code: &str) -> bool;
 
-    use super::{Answer, Begun, GuardError, Guardable, Request, Session, Trouble, sealed::Differs};
-    use crate::{enqueue::Pooled, guard::Requests as _};
-
-    impl Guardable for Postgres {}
-
-    impl Differs for Postgres {
-        const BEGIN_TO_WRITE: Option<&'static str> = None;
-
-        /// Differs from SQLite: the one call that begins a request never waits, and costs one round trip.
-        async fn look(_: &mut PgConnection, _: &Request) -> Result<Begun, GuardError> {
-            Ok(Begun::New)
-        }
-
-        async fn begin_request(
-            connection: &mut PgConnection,
-            session: Session,
-            request: &Request,
-        ) -> Result<Begun, GuardError> {
-            match session {
-                Session::Own => connection.begin_request(request).await,
-                Session::Pooled => Pooled(connection).begin_request(request).await,
-            }
-        }
-
-        async fn finish_request(
-            connection: &mut PgConnection,
-            session: Session,
-            request: &Request,
-            answer: &Answer,
-        ) -> Result<(), GuardError> {
-            match session {
-                Session::Own => connection.finish_request(request, answer).await,
-                Session::Pooled => Pooled(connection).finish_request(request, answer).await,
-            }
-        }
-
-        async fn run(connection: &mut PgConnection, statement: &'static str) -> Result<(), sqlx::Error> {
-            sqlx::raw_sql(statement).execute(connection).await.map(drop)
-        }
-
-        fn trouble(code: &str) -> Trouble {
-            match code {
-                "40001" | "40P01" => Trouble::Conflict,
-                // lock_timeout; statement_timeout.
-                "55P03" | "57014" => Trouble::Busy,
-                // Read-only: a standby, or a primary that was demoted.
-                "25006" => Trouble::Away,
-                // Connections, shut-down, resources.
-                _ if ["08", "57P", "53"].iter().any(|class| code.starts_with(class)) => Trouble::Away,
-                _ => Trouble::Refused,
-            }
-        }
-    }
-}
-
-#[cfg(feature = "sqlite")]
-mod sqlite {
-    use sqlx::{Sqlite, SqliteConnection};
-
-    use super::{Answer, Begun, GuardError, Guardable, Request, Session, Trouble, sealed::Differs};
-    use crate::{
-        clock::{Clock as _, SystemClock},
-        guard::Requests as _,
-        store::sqlite::{Stored, stored},
-    };
-
-    impl Guardable for Sqlite {}
-
-    impl Differs for Sqlite {
-        /// Never deferred: a transaction that has read and wants to write is refused once somebody else wrote.
-        const BEGIN_TO_WRITE: Option<&'static str> = Some("BEGIN IMMEDIATE");
-
-        /// Differs from PostgreSQL: whoever begins waits for the one writer, and a repeat need not.
-        async fn look(connection: &mut SqliteConnection, request: &Request) -> Result<Begun, GuardError> {
-            Ok(match stored(connection, request, SystemClock.wall().micros()).await? {
-                Stored::Known(begun) => begun,
-                Stored::Nothing | Stored::Forgotten(_) => Begun::New,
-            })
-        }
-
-        async fn begin_request(
-            connection: &mut SqliteConnection,
-            _: Session,
-            request: &Request,
-        ) -> Result<Begun, GuardError> {
-            connection.begin_request(request).await
-        }
-
-        async fn finish_request(
-            connection: &mut SqliteConnection,
-            _: Session,
-            request: &Request,
-            answer: &Answer,
-        ) -> Result<(), GuardError> {
-            connection.finish_request(request, answer).await
-        }
-
-        async fn run(connection: &mut SqliteConnection, statement: &'static str) -> Result<(), sqlx::Error> {
-            sqlx::raw_sql(statement).execute(connection).await.map(drop)
-        }
-
-        fn trouble(code: &str) -> Trouble {
-            // The low byte is the primary code of an extended one.
-            match code.parse::<u32>().map(|code| code & 0xff) {
-                // BUSY, LOCKED.
-                Ok(5 | 6) => Trouble::Busy,
-                // NOMEM, READONLY, IOERR, FULL, CANTOPEN.
-                Ok(7 | 8 | 10 | 13 | 14) => Trouble::Away,
-                _ => Trouble::Refused,
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Trouble, sealed::Differs as _};
-
-    #[cfg(feature = "postgres")]
-    #[test]
-    fn codes_of_postgres_are_read_by_what_to_do_next() {
-        for (code, expected) in [
-            ("40001", Trouble::Conflict),
-            ("40P01", Trouble::Conflict),
-            ("57014", Trouble::Busy),
-            ("57P01", Trouble::Away),
-            ("08006", Trouble::Away),
-            ("53300", Trouble::Away),
-            ("25006", Trouble::Away),
-            ("25P02", Trouble::Refused),
-            ("AC001", Trouble::Refused),
-            ("23505", Trouble::Refused),
-        ] {
-            assert_eq!(sqlx::Postgres::trouble(code), expected, "{code}");
-        }
-    }
-
-    #[cfg(feature = "sqlite")]
-    #[test]
-    fn extended_codes_of_sqlite_are_read_by_their_primary_code() {
-        for (code, expected) in [
-            ("5", Trouble::Busy),
-            ("517", Trouble::Busy),
-            ("261", Trouble::Busy),
-            ("13", Trouble::Away),
-            ("778", Trouble::Away),
-            ("787", Trouble::Refused),
-            ("1811", Trouble::Refused),
-            ("", Trouble::Refused),
-        ] {
-            assert_eq!(sqlx::Sqlite::trouble(code), expected, "{code}");
-        }
+        /// Whether an error means that there is no transaction, or another one than ours.
+        fn has_no_transaction(code: &str, message: &str) -> bool;
     }
 }

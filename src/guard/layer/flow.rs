@@ -1,61 +1,51 @@
 //! The way of one request: begin, handle, store the answer, commit.
 //!
-//! Everything here runs in a task of its own, which a client that hangs up does not end. Branches are in
-//! [`Shared::guarded`] and [`Shared::begin`]; what they call does one thing.
+//! Everything here runs in a task of its own, which a client that hangs up does not end once the transaction has begun. Branches
+//! are in [`Shared::guarded`] and [`Shared::begin`]; what they call does one thing.
 
-use std::{future::Future, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
+use std::{future::Future, panic::AssertUnwindSafe, pin::pin, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::{Response, response};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use sqlx::Pool;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{sync::Semaphore, time::timeout};
+use tokio_util::task::TaskTracker;
 
 use super::{
     answer::{Verdict, replayed, stored},
+    begin::Start,
     counts::Tally,
-    database::{Guardable, Session, Trouble},
+    database::{Begin, Guardable, Session, Trouble, out_of_patience},
     guard::Settings,
+    leash::Watch,
     problem::Problem,
-    transaction::{Left, Slot, Transaction},
+    transaction::{Left, Slot, Transaction, Undone},
+    turns::Turns,
 };
-use crate::guard::{Answer, Begun, GuardError, Request};
+use crate::guard::{Answer, GuardError, Request};
 
 /// Why a body could not be read.
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
-/// How often a request that met another transaction is begun anew, before its client is asked to.
-const CONFLICTS_MAX: u32 = 5;
-/// Between two looks for the answer of the first, where a second waits; each pause is twice the one before.
-const LOOK_FIRST: Duration = Duration::from_millis(10);
-const LOOK_MAX: Duration = Duration::from_millis(200);
 
 /// What the requests of a guard share.
 pub(super) struct Shared<DB: Guardable> {
     pub(super) pool: Pool<DB>,
     pub(super) settings: Settings,
-    pub(super) counts: Arc<Tally>,
+    /// How the transaction of a request with a key begins.
+    pub(super) begin: Begin,
+    pub(super) common: Arc<Common>,
 }
 
-/// What the store says to a request.
-enum Start<DB: Guardable> {
-    New(Transaction<DB>),
-    Replay(Answer),
-    InProgress,
-    Mismatch,
-}
-
-impl<DB: Guardable> Start<DB> {
-    /// What is known already; `None`: nothing.
-    fn known(begun: Begun) -> Option<Self> {
-        match begun {
-            Begun::New => None,
-            Begun::Replay(answer) => Some(Self::Replay(answer)),
-            Begun::InProgress => Some(Self::InProgress),
-            Begun::Mismatch => Some(Self::Mismatch),
-        }
-    }
+/// What all layers of a guard share.
+pub(super) struct Common {
+    pub(super) counts: Tally,
+    pub(super) turns: Arc<Turns>,
+    /// As many requests with a key as may be in flight.
+    pub(super) in_flight: Arc<Semaphore>,
+    /// Requests that run, also those whose clients have gone. A runtime that ends drops them: they roll back.
+    pub(super) tasks: TaskTracker,
 }
 
 type Answered = (response::Parts, Bytes);
@@ -73,19 +63,22 @@ impl<DB: Guardable> Shared<DB> {
     pub(super) async fn guarded<F, B>(
         &self,
         request: &Request,
+        watch: &Watch,
         handle: impl FnOnce(Slot<DB>) -> F,
     ) -> Response<Bytes>
     where
         F: Future<Output = Response<B>>,
         B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
     {
-        let begun = self.begin(request).await;
+        let name = (request.scope.clone(), request.key.clone());
+        let begun = self.begin(request, watch).await;
         self.count(request, &begun);
         let transaction = match begun {
             Ok(Start::New(transaction)) => transaction,
             Ok(Start::Replay(answer)) => return self.replay(request, answer),
             Ok(Start::InProgress) => return Problem::in_progress().response(),
             Ok(Start::Mismatch) => return Problem::mismatch().response(),
+            Ok(Start::Abandoned) => return Problem::unavailable().response(),
             Err(error) => {
                 let trouble = Trouble::of::<DB>(&error);
                 let (scope, key, error) = (request.scope.as_str(), request.key.as_str(), cause(&error));
@@ -96,7 +89,7 @@ impl<DB: Guardable> Shared<DB> {
                         error,
                         "the store is away: this request runs without a transaction"
                     );
-                    let handled = self.handled(handle(Slot::absent())).await;
+                    let handled = self.handled(handle(Slot::named(name, None))).await;
                     return handled.map_or_else(
                         |fault| self.stopped(request, fault).response(),
                         |(head, body)| Response::from_parts(head, body),
@@ -106,46 +99,11 @@ impl<DB: Guardable> Shared<DB> {
                 return not_begun(trouble).response();
             }
         };
-        let slot = Slot::with(transaction);
+        let slot = Slot::named(name, Some(transaction));
         let handled = self.handled(handle(slot.clone())).await;
         match self.end(request, handled, slot.close()).await {
             Ok((head, body)) => Response::from_parts(head, body),
             Err(problem) => problem.response(),
-        }
-    }
-
-    /// Begins, as often as it takes to be told something.
-    async fn begin(&self, request: &Request) -> Result<Start<DB>, GuardError> {
-        let deadline = Instant::now() + self.settings.wait;
-        let mut pause = LOOK_FIRST;
-        let mut conflicts = 0;
-        loop {
-            match self.begin_once(request).await {
-                Ok(Start::InProgress) if Instant::now() < deadline => {
-                    // Without a connection: the first one may be waiting for it.
-                    sleep(pause.min(deadline - Instant::now())).await;
-                    pause = LOOK_MAX.min(pause * 2);
-                }
-                Err(error) if conflicts < CONFLICTS_MAX && Trouble::of::<DB>(&error) == Trouble::Conflict => {
-                    conflicts += 1;
-                }
-                said => return said,
-            }
-        }
-    }
-
-    async fn begin_once(&self, request: &Request) -> Result<Start<DB>, GuardError> {
-        let mut transaction = Transaction::acquire(&self.pool).await?;
-        match self.in_time(begin_on(&mut transaction, self.settings.session, request)).await {
-            Ok(None) => Ok(Start::New(transaction)),
-            Ok(Some(known)) => {
-                transaction.rollback().await;
-                Ok(known)
-            }
-            Err(error) => {
-                transaction.rollback().await;
-                Err(error)
-            }
         }
     }
 
@@ -180,6 +138,7 @@ impl<DB: Guardable> Shared<DB> {
     ) -> Result<Answered, Problem> {
         let transaction = match left {
             Left::Here(transaction) => transaction,
+            Left::Lost => return Err(lost(request)),
             Left::Kept | Left::Nothing => {
                 let (scope, key) = (request.scope.as_str(), request.key.as_str());
                 tracing::error!(scope, key, "a handler kept its transaction: it is rolled back");
@@ -195,7 +154,9 @@ impl<DB: Guardable> Shared<DB> {
         };
         let verdict = Verdict::of(&head);
         if verdict == Verdict::Undo {
-            transaction.rollback().await;
+            if transaction.rollback().await == Undone::Lost {
+                return Err(lost(request));
+            }
         } else {
             self.keep(request, transaction, verdict, &stored(&head, &body)).await?;
         }
@@ -214,8 +175,13 @@ impl<DB: Guardable> Shared<DB> {
         let writing = finish_on(&mut transaction, self.settings.session, request, verdict, answer);
         if let Err(error) = self.in_time(writing).await {
             tracing::error!(scope, key, error = cause(&error), "an answer could not be stored");
+            let trouble = Trouble::of::<DB>(&error);
+            if trouble == Trouble::Lost {
+                transaction.discard().await;
+                return Err(lost(request));
+            }
             transaction.rollback().await;
-            return Err(not_done(Trouble::of::<DB>(&error)));
+            return Err(not_done(trouble));
         }
         if !transaction.is_outermost() {
             tracing::error!(scope, key, "a handler left a nested transaction open: all of it is rolled back");
@@ -224,7 +190,7 @@ impl<DB: Guardable> Shared<DB> {
         }
         self.commit(transaction).await.map_err(|error| {
             tracing::error!(scope, key, error = cause(&error), "a request could not be committed");
-            not_committed(Trouble::of::<DB>(&error))
+            Trouble::of_commit::<DB>(&error).map_or_else(Problem::unknown, not_done)
         })
     }
 
@@ -243,11 +209,9 @@ impl<DB: Guardable> Shared<DB> {
         &self,
         work: impl Future<Output = Result<T, GuardError>>,
     ) -> Result<T, GuardError> {
-        timeout(self.settings.handler_limit, work).await.unwrap_or_else(|_elapsed| {
-            let silent =
-                std::io::Error::new(std::io::ErrorKind::TimedOut, "the database did not answer in time");
-            Err(GuardError::Database(sqlx::Error::Io(silent)))
-        })
+        timeout(self.settings.handler_limit, work)
+            .await
+            .unwrap_or_else(|_elapsed| Err(out_of_patience("the database did not answer in time")))
     }
 
     fn replay(&self, request: &Request, answer: Answer) -> Response<Bytes> {
@@ -304,27 +268,14 @@ impl<DB: Guardable> Shared<DB> {
     fn count(&self, request: &Request, start: &Result<Start<DB>, GuardError>) {
         let (scope, key) = (request.scope.as_str(), request.key.as_str());
         let outcome = match start {
-            Ok(Start::New(_)) => self.counts.first(),
-            Ok(Start::Replay(_)) => self.counts.replayed(),
-            Ok(Start::InProgress) => self.counts.in_progress(),
-            Ok(Start::Mismatch) => self.counts.mismatch(),
-            Err(_) => return,
+            Ok(Start::New(_)) => self.common.counts.first(),
+            Ok(Start::Replay(_)) => self.common.counts.replayed(),
+            Ok(Start::InProgress) => self.common.counts.in_progress(),
+            Ok(Start::Mismatch) => self.common.counts.mismatch(),
+            Ok(Start::Abandoned) | Err(_) => return,
         };
         tracing::debug!(scope, key, outcome, "a guarded request");
     }
-}
-
-/// What is known of the request; `None`: it has begun, in this transaction.
-async fn begin_on<DB: Guardable>(
-    transaction: &mut Transaction<DB>,
-    session: Session,
-    request: &Request,
-) -> Result<Option<Start<DB>>, GuardError> {
-    if let Some(known) = Start::known(DB::look(transaction.connection_mut(), request).await?) {
-        return Ok(Some(known));
-    }
-    transaction.begin(DB::BEGIN_TO_WRITE).await?;
-    Ok(Start::known(DB::begin_request(transaction.connection_mut(), session, request).await?))
 }
 
 async fn finish_on<DB: Guardable>(
@@ -343,27 +294,30 @@ async fn finish_on<DB: Guardable>(
 /// Before the handler ran.
 pub(super) fn not_begun(trouble: Trouble) -> Problem {
     match trouble {
-        Trouble::Refused => Problem::unusable(),
+        Trouble::Refused | Trouble::Lost => Problem::unusable(),
         Trouble::Busy | Trouble::Conflict | Trouble::Away => not_done(trouble),
     }
 }
 
-/// Before COMMIT was sent: it is certainly rolled back.
+/// Nothing was committed, and that is certain; or it was without the guard.
 pub(super) fn not_done(trouble: Trouble) -> Problem {
     match trouble {
         Trouble::Busy => Problem::busy(),
         Trouble::Conflict => Problem::conflict(),
         Trouble::Away => Problem::unavailable(),
+        Trouble::Lost => Problem::lost(),
         Trouble::Refused => Problem::refused(),
     }
 }
 
-/// After COMMIT was sent.
-fn not_committed(trouble: Trouble) -> Problem {
-    match trouble {
-        Trouble::Away => Problem::unknown(),
-        Trouble::Busy | Trouble::Conflict | Trouble::Refused => not_done(trouble),
-    }
+fn lost(request: &Request) -> Problem {
+    let (scope, key) = (request.scope.as_str(), request.key.as_str());
+    tracing::error!(
+        scope,
+        key,
+        "a transaction ended under its handler: what it wrote afterwards may be kept, and a repeat acts again"
+    );
+    Problem::lost()
 }
 
 /// What the log says, and no client.

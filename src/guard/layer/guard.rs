@@ -4,17 +4,23 @@ use std::{sync::Arc, time::Duration};
 
 use http::{HeaderName, Uri, header::HeaderValue, request::Parts};
 use sqlx::Pool;
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
 
 use super::{
     counts::{RequestCounts, Tally},
-    database::{Guardable, Session},
-    flow::Shared,
+    database::{Guardable, Purpose, Session},
+    flow::{Common, Shared},
     problem::Problem,
+    transaction::Later,
 };
 use crate::guard::{Fingerprint, Request, RequestKey, Scope, check_ttl};
 
 /// The header that carries the key.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// More than any pool of connections serves in time, and at most a gigabyte of bodies.
+const IN_FLIGHT: usize = 1024;
 
 type ScopeOf = dyn Fn(&Parts) -> Option<Scope> + Send + Sync;
 
@@ -57,7 +63,7 @@ pub struct Guard<DB: Guardable> {
     pool: Pool<DB>,
     scope: Arc<ScopeOf>,
     settings: Settings,
-    counts: Arc<Tally>,
+    common: Arc<Common>,
 }
 
 #[derive(Clone, Debug)]
@@ -96,7 +102,12 @@ impl<DB: Guardable> Guard<DB> {
     ///
     /// The pool's `acquire_timeout`, and on SQLite its `busy_timeout`, are how long a request waits before it is told 503.
     pub fn new(pool: Pool<DB>, scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static) -> Self {
-        Self { pool, scope: Arc::new(scope), settings: Settings::default(), counts: Arc::default() }
+        Self {
+            pool,
+            scope: Arc::new(scope),
+            settings: Settings::default(),
+            common: Common::bounded(IN_FLIGHT),
+        }
     }
 
     /// One scope for all callers: whoever guesses another's key, and sends the same request, reads the other's answer.
@@ -174,8 +185,21 @@ impl<DB: Guardable> Guard<DB> {
         self
     }
 
+    /// How many requests with a key may be in flight at once, those whose clients have gone included (1,024); one more is told 503.
+    ///
+    /// # Panics
+    ///
+    /// When it is zero.
+    #[must_use]
+    pub fn in_flight_limit(mut self, requests: usize) -> Self {
+        assert!(requests > 0, "in_flight_limit must be at least 1");
+        self.common = Common::bounded(requests);
+        self
+    }
+
     /// While the store is away, requests run without a transaction and unguarded, instead of being told 503. Handlers take
-    /// `Option<Guarded<DB>>`; those that take `Guarded<DB>` still answer 503.
+    /// `Option<Guarded<DB>>`; those that take `Guarded<DB>` still answer 503. A repeat of a request whose COMMIT was not answered, or
+    /// that runs elsewhere, runs beside it then: only for what may be done twice. A pool whose connections are all taken is not away.
     #[must_use]
     pub fn fail_open(mut self) -> Self {
         self.settings.fail_open = true;
@@ -192,14 +216,33 @@ impl<DB: Guardable> Guard<DB> {
 
     /// How the requests came out so far, in this process.
     pub fn counts(&self) -> RequestCounts {
-        self.counts.counts()
+        self.common.counts.counts()
+    }
+
+    /// Waits until no request is in flight, not even one whose client has gone. For a shutdown that loses nothing: after the
+    /// server has stopped to accept, and before the runtime ends.
+    pub async fn drain(&self) {
+        self.common.tasks.close();
+        self.common.tasks.wait().await;
+        self.common.tasks.reopen();
+    }
+}
+
+impl Common {
+    fn bounded(requests: usize) -> Arc<Self> {
+        Arc::new(Self {
+            counts: Tally::default(),
+            turns: Arc::default(),
+            in_flight: Arc::new(Semaphore::new(requests.min(Semaphore::MAX_PERMITS))),
+            tasks: TaskTracker::new(),
+        })
     }
 }
 
 /// What a request is to the guard.
 pub(super) enum Met {
-    /// Passes; its transaction, if a handler asks for one, begins by this.
-    Unguarded(Option<&'static str>),
+    /// Passes; its transaction, if a handler asks for one, is for this.
+    Unguarded(Purpose),
     Guarded(Scope, RequestKey),
 }
 
@@ -216,21 +259,30 @@ impl<DB: Guardable> Guard<DB> {
             shared: Arc::new(Shared {
                 pool: self.pool.clone(),
                 settings: self.settings.clone(),
-                counts: Arc::clone(&self.counts),
+                begin: DB::begin(Purpose::Guard, self.settings.handler_limit),
+                common: Arc::clone(&self.common),
             }),
         }
     }
 }
 
 impl<DB: Guardable> Settled<DB> {
+    /// The transaction of a request without a key.
+    pub(super) fn later(&self, purpose: Purpose) -> Later<DB> {
+        let Shared { pool, settings, common, .. } = &*self.shared;
+        let turns = (purpose == Purpose::Write).then(|| Arc::clone(&common.turns));
+        let begin = DB::begin(purpose, settings.handler_limit);
+        Later { pool: pool.clone(), begin, turns, fail_open: settings.fail_open }
+    }
+
     pub(super) fn meet(&self, head: &Parts) -> Result<Met, Problem> {
         if head.method.is_safe() {
-            return Ok(Met::Unguarded(None));
+            return Ok(Met::Unguarded(Purpose::Read));
         }
         let mut lines = head.headers.get_all(IDEMPOTENCY_KEY).iter();
         let (line, another) = (lines.next(), lines.next());
         if line.is_none() && self.shared.settings.key_optional {
-            return Ok(Met::Unguarded(DB::BEGIN_TO_WRITE));
+            return Ok(Met::Unguarded(Purpose::Write));
         }
         let scope = (self.scope)(head).ok_or_else(Problem::nobody)?;
         let line = line.ok_or_else(Problem::missing)?;
@@ -275,6 +327,7 @@ mod tests {
         assert!(refused(&|| guard().ttl(Duration::ZERO)));
         assert!(refused(&|| guard().ttl(Duration::MAX)));
         assert!(refused(&|| guard().handler_limit(Duration::ZERO)));
+        assert!(refused(&|| guard().in_flight_limit(0)));
         assert!(refused(&|| guard().fingerprint_headers(["no name"])));
     }
 }

@@ -111,17 +111,26 @@ impl Problem {
         )
     }
 
-    /// The COMMIT was sent, and its answer is lost.
+    /// As many requests as may be are in flight.
+    pub(super) fn crowded() -> Self {
+        Self::service(
+            "too-many-in-flight",
+            format!("This service works on as many requests as it can, and nothing was done. {SAME_KEY}"),
+            SOON,
+        )
+    }
+
+    /// The COMMIT was sent, and its answer is lost, or says nothing for certain.
     pub(super) fn unknown() -> Self {
-        let detail = "The connection to the database was lost while the request was being committed. Whether it was is not known yet: send it \
-                      again with the same Idempotency-Key. You get its answer if it was, and it runs if it was not.";
+        let detail = "The database did not say whether the request was committed. Send it again with the same Idempotency-Key to learn what \
+                      happened: you get its answer if it was, and it runs if it was not.";
         Self::service("outcome-unknown", detail, SOON)
     }
 
     /// The same, of a request without a key.
     pub(super) fn unknown_without_key() -> Self {
-        let detail = "The connection to the database was lost while the request was being committed. Whether it was is not known, and the \
-                      request had no Idempotency-Key: look whether it was done before you send it again.";
+        let detail = "The database did not say whether the request was committed, and the request had no Idempotency-Key: look whether it was \
+                      done before you send it again.";
         Self::service("outcome-unknown", detail, SOON)
     }
 
@@ -155,6 +164,13 @@ impl Problem {
         let detail = "The request's handler answered and went on using its transaction, so nothing was done. Tell whoever runs this service: \
                       Guarded must be dropped before the answer ends.";
         Self::failed("transaction-kept", detail)
+    }
+
+    /// The transaction was not there any more when its answer was to be stored.
+    pub(super) fn lost() -> Self {
+        let detail = "The transaction ended under the request's handler: what it wrote afterwards may be kept, what it wrote before is not. Look \
+                      what was done before you send the request again, and tell whoever runs this service: its log has the cause.";
+        Self::failed("transaction-lost", detail)
     }
 
     /// The database refused to store the answer.
@@ -233,6 +249,8 @@ mod tests {
             Problem::unavailable(),
             Problem::busy(),
             Problem::conflict(),
+            Problem::crowded(),
+            Problem::lost(),
             Problem::unknown(),
             Problem::unknown_without_key(),
             Problem::too_long(),
@@ -250,7 +268,7 @@ mod tests {
             assert_eq!(body["status"], response.status().as_u16(), "{body}");
             assert_eq!(response.headers()[header::CONTENT_TYPE], "application/problem+json");
             let detail = body["detail"].as_str().unwrap();
-            assert!(["Send", "send", "Tell"].iter().any(|word| detail.contains(word)), "{detail}");
+            assert!(["Send", "send", "Tell", "tell"].iter().any(|word| detail.contains(word)), "{detail}");
             let asks_to_wait = [409, 503].contains(&response.status().as_u16());
             assert_eq!(response.headers().contains_key(header::RETRY_AFTER), asks_to_wait, "{body}");
         }

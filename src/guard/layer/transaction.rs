@@ -9,19 +9,29 @@ use std::{
     time::Duration,
 };
 
-use sqlx::{Pool, SqlSafeStr, pool::PoolConnection};
+use sqlx::{Pool, pool::PoolConnection};
 // Not `sqlx::Transaction`: it cannot close its connection, and gives it back to the pool whatever happened to it.
 use sqlx_core::transaction::TransactionManager as _;
 use tokio::time::timeout;
 
-use super::database::Guardable;
-
-/// Where a refusal that is remembered goes back to: behind `begin_request`, before the handler's first statement.
-const MARK: &str = "SAVEPOINT aftercommit_request";
-const BACK_TO_MARK: &str = "ROLLBACK TO SAVEPOINT aftercommit_request";
+use super::{
+    database::{BACK_TO_MARK, Begin, Guardable, MARK, RELEASE_MARK, Trouble, at_mark},
+    turns::{Turn, Turns},
+};
+use crate::guard::{GuardError, RequestKey, Scope};
 
 /// A ROLLBACK that takes longer is given up, and the connection closed: the server rolls back as it notices.
 const ROLLBACK_MAX: Duration = Duration::from_secs(5);
+
+/// A connection of the pool. Where the pool has none at all, waiting for one means that the database cannot be reached.
+pub(super) async fn acquire<DB: Guardable>(pool: &Pool<DB>) -> Result<PoolConnection<DB>, sqlx::Error> {
+    let acquired = pool.acquire().await;
+    if matches!(acquired, Err(sqlx::Error::PoolTimedOut)) && pool.size() == 0 {
+        let none = std::io::Error::new(std::io::ErrorKind::NotConnected, "no connection could be opened");
+        return Err(sqlx::Error::Io(none));
+    }
+    acquired
+}
 
 /// A connection of the pool, in the transaction of a request.
 pub(super) struct Transaction<DB: Guardable> {
@@ -29,19 +39,38 @@ pub(super) struct Transaction<DB: Guardable> {
     /// BEGIN was sent, and neither COMMIT nor ROLLBACK was answered.
     open: bool,
     marked: bool,
+    /// Held until the end, where writers take turns.
+    _turn: Turn,
+}
+
+/// How a ROLLBACK ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Undone {
+    /// Nothing of it is left.
+    All,
+    /// The transaction had ended before. What was written since then was committed by itself.
+    Lost,
+    /// It was not answered; the server rolls back as it notices.
+    Unanswered,
 }
 
 impl<DB: Guardable> Transaction<DB> {
-    /// A connection, not in a transaction yet.
-    pub(super) async fn acquire(pool: &Pool<DB>) -> Result<Self, sqlx::Error> {
-        Ok(Self { connection: pool.acquire().await?, open: false, marked: false })
+    /// A connection that is not in a transaction yet.
+    pub(super) fn on(connection: PoolConnection<DB>, turn: Turn) -> Self {
+        Self { connection, open: false, marked: false, _turn: turn }
     }
 
-    /// Begins, by `statement` or by BEGIN.
-    pub(super) async fn begin(&mut self, statement: Option<&'static str>) -> Result<(), sqlx::Error> {
+    /// Begins. A BEGIN that was sent and not answered may still open a transaction: only where the database says that it did not
+    /// is the connection as it was.
+    pub(super) async fn begin(&mut self, begin: &Begin) -> Result<(), sqlx::Error> {
         self.open = true;
-        let statement = statement.map(SqlSafeStr::into_sql_str);
-        DB::TransactionManager::begin(&mut self.connection, statement).await
+        let begun = DB::TransactionManager::begin(&mut self.connection, Some(begin.statement.clone())).await;
+        match &begun {
+            Ok(()) => self.marked = begin.marks,
+            Err(sqlx::Error::Database(_)) => self.open = !DB::BEGINS_ALONE,
+            Err(_) => {}
+        }
+        begun
     }
 
     pub(super) fn connection(&self) -> &DB::Connection {
@@ -63,19 +92,33 @@ impl<DB: Guardable> Transaction<DB> {
     }
 
     /// Takes back what the handler wrote, if it had the connection at all.
-    pub(super) async fn back_to_mark(&mut self) -> Result<(), sqlx::Error> {
-        if self.marked { DB::run(&mut self.connection, BACK_TO_MARK).await } else { Ok(()) }
+    pub(super) async fn back_to_mark(&mut self) -> Result<(), GuardError> {
+        if self.marked {
+            DB::run(&mut self.connection, BACK_TO_MARK).await.map_err(at_mark::<DB>)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether it is still the transaction that was begun, and statements still run in it. PostgreSQL would answer the COMMIT of
+    /// one that an error has aborted with a ROLLBACK that looks like success, and both answer COMMIT or take it for an error
+    /// where there is none.
+    pub(super) async fn release_mark(&mut self) -> Result<(), GuardError> {
+        DB::run(&mut self.connection, RELEASE_MARK).await.map_err(at_mark::<DB>)
     }
 
     /// Whether a COMMIT now would end the transaction: nobody left a nested one of sqlx's behind.
     pub(super) fn is_outermost(&self) -> bool {
-        DB::TransactionManager::get_transaction_depth(&self.connection) == 1
+        self.depth() == 1
     }
 
-    /// Whether statements still run in it. PostgreSQL would answer the COMMIT of a transaction that an error has aborted
-    /// with a ROLLBACK that looks like success.
-    pub(super) async fn is_sound(&mut self) -> Result<(), sqlx::Error> {
-        DB::run(&mut self.connection, "SELECT 1").await
+    /// Whether sqlx has taken it back or is about to: it does so where the future of a nested `begin` was dropped half-way.
+    fn is_lost(&self) -> bool {
+        self.open && self.depth() == 0
+    }
+
+    fn depth(&self) -> usize {
+        DB::TransactionManager::get_transaction_depth(&self.connection)
     }
 
     pub(super) async fn commit(&mut self) -> Result<(), sqlx::Error> {
@@ -85,10 +128,10 @@ impl<DB: Guardable> Transaction<DB> {
     }
 
     /// Rolls back, and gives the connection back to the pool.
-    pub(super) async fn rollback(mut self) {
-        if self.try_rollback().await {
-            self.open = false;
-        }
+    pub(super) async fn rollback(mut self) -> Undone {
+        let undone = self.try_rollback().await;
+        self.open = undone != Undone::All;
+        undone
     }
 
     /// Rolls back a transaction whose handler was stopped somewhere: nobody uses the connection again.
@@ -99,22 +142,32 @@ impl<DB: Guardable> Transaction<DB> {
         }
     }
 
-    async fn try_rollback(&mut self) -> bool {
+    async fn try_rollback(&mut self) -> Undone {
         if !self.open {
-            return true;
+            return Undone::All;
+        }
+        // sqlx would say that it has rolled back, and send nothing: a BEGIN may still be on its way.
+        if self.is_lost() {
+            return Undone::Lost;
         }
         match timeout(ROLLBACK_MAX, DB::TransactionManager::rollback(&mut self.connection)).await {
-            Ok(Ok(())) => DB::TransactionManager::get_transaction_depth(&self.connection) == 0,
+            Ok(Ok(())) if self.depth() == 0 => Undone::All,
+            Ok(Ok(())) => Undone::Unanswered,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "a transaction could not be rolled back: its connection is closed");
-                false
+                match Trouble::of::<DB>(&at_mark::<DB>(error)) {
+                    Trouble::Lost => Undone::Lost,
+                    Trouble::Busy | Trouble::Conflict | Trouble::Away | Trouble::Refused => {
+                        Undone::Unanswered
+                    }
+                }
             }
             Err(_elapsed) => {
                 tracing::warn!(
                     after_ms = ROLLBACK_MAX.as_millis(),
                     "a ROLLBACK was not answered: its connection is closed"
                 );
-                false
+                Undone::Unanswered
             }
         }
     }
@@ -130,15 +183,25 @@ impl<DB: Guardable> Drop for Transaction<DB> {
 
 /// Where a request's transaction lies while nobody has it. Shared by whoever runs the request, the request's extensions, and
 /// the handler's [`Guarded`](super::Guarded).
-pub(super) struct Slot<DB: Guardable>(Arc<Mutex<Place<DB>>>);
+pub(super) struct Slot<DB: Guardable>(Arc<Shelf<DB>>);
+
+struct Shelf<DB: Guardable> {
+    place: Mutex<Place<DB>>,
+    /// Of a request with a key.
+    name: Option<(Scope, RequestKey)>,
+}
 
 enum Place<DB: Guardable> {
     /// It begins when it is asked for.
     Later(Later<DB>),
+    /// It was asked for, and there is no connection for it yet.
+    Waiting,
     Here(Transaction<DB>),
     Taken,
     /// There is none: the store is away, and the guard is told to go on.
     Absent,
+    /// It came back, and had ended under its handler.
+    Lost,
     /// The request has ended: what comes back now is rolled back.
     Over,
 }
@@ -146,7 +209,9 @@ enum Place<DB: Guardable> {
 /// How a transaction begins that only some handlers ask for.
 pub(super) struct Later<DB: Guardable> {
     pub(super) pool: Pool<DB>,
-    pub(super) statement: Option<&'static str>,
+    pub(super) begin: Begin,
+    /// Whose turn it is to write, for a transaction that may.
+    pub(super) turns: Option<Arc<Turns>>,
     pub(super) fail_open: bool,
 }
 
@@ -156,6 +221,7 @@ pub(super) enum Found<DB: Guardable> {
     Later(Later<DB>),
     Taken,
     Absent,
+    Lost,
     Over,
 }
 
@@ -167,27 +233,30 @@ pub(super) enum Left<DB: Guardable> {
     Nothing,
     /// The handler has answered, and still holds it.
     Kept,
+    /// It ended under the handler.
+    Lost,
 }
 
 impl<DB: Guardable> Slot<DB> {
-    pub(super) fn with(transaction: Transaction<DB>) -> Self {
-        Self::new(Place::Here(transaction))
+    /// Of a request with a key: with its transaction, or without where the store is away.
+    pub(super) fn named(name: (Scope, RequestKey), transaction: Option<Transaction<DB>>) -> Self {
+        Self::new(Some(name), transaction.map_or(Place::Absent, Place::Here))
     }
 
     pub(super) fn later(later: Later<DB>) -> Self {
-        Self::new(Place::Later(later))
+        Self::new(None, Place::Later(later))
     }
 
-    pub(super) fn absent() -> Self {
-        Self::new(Place::Absent)
-    }
-
-    fn new(place: Place<DB>) -> Self {
-        Self(Arc::new(Mutex::new(place)))
+    fn new(name: Option<(Scope, RequestKey)>, place: Place<DB>) -> Self {
+        Self(Arc::new(Shelf { place: Mutex::new(place), name }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Place<DB>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn name(&self) -> Option<&(Scope, RequestKey)> {
+        self.0.name.as_ref()
     }
 
     /// Takes what there is.
@@ -195,11 +264,22 @@ impl<DB: Guardable> Slot<DB> {
         let mut place = self.lock();
         match mem::replace(&mut *place, Place::Taken) {
             Place::Here(transaction) => Found::Here(transaction),
-            Place::Later(later) => Found::Later(later),
+            Place::Later(later) => {
+                *place = Place::Waiting;
+                Found::Later(later)
+            }
+            Place::Waiting => {
+                *place = Place::Waiting;
+                Found::Taken
+            }
             Place::Taken => Found::Taken,
             Place::Absent => {
                 *place = Place::Absent;
                 Found::Absent
+            }
+            Place::Lost => {
+                *place = Place::Lost;
+                Found::Lost
             }
             Place::Over => {
                 *place = Place::Over;
@@ -208,9 +288,27 @@ impl<DB: Guardable> Slot<DB> {
         }
     }
 
-    /// Puts the transaction back; after the end of the request it is rolled back instead.
+    /// Whoever waited has a connection, and is going to begin; false: the request has ended meanwhile.
+    pub(super) fn begins(&self) -> bool {
+        let mut place = self.lock();
+        let waits = matches!(*place, Place::Waiting);
+        if waits {
+            *place = Place::Taken;
+        }
+        waits
+    }
+
+    /// Puts the transaction back; after the end of the request it is rolled back instead. One that has ended under its handler is
+    /// not handed out again: what is written on its connection would be committed by itself.
     pub(super) fn give_back(&self, transaction: Transaction<DB>) {
-        self.put(Place::Here(transaction));
+        if transaction.is_lost() {
+            tracing::error!(
+                "the transaction ended under its handler, as where the future of a nested begin is dropped: what it wrote afterwards may be kept"
+            );
+            self.put(Place::Lost);
+        } else {
+            self.put(Place::Here(transaction));
+        }
     }
 
     /// The transaction could not begin: it may be asked for again.
@@ -225,17 +323,28 @@ impl<DB: Guardable> Slot<DB> {
         }
     }
 
-    /// Whether somebody asked for the transaction and it has not ended.
+    /// Whether somebody has begun the transaction and it has not ended.
     pub(super) fn is_in_use(&self) -> bool {
         matches!(*self.lock(), Place::Here(_) | Place::Taken)
     }
 
-    /// Ends the request's use of the slot.
+    /// The client leaves. True: nothing was begun, and nothing will be.
+    pub(super) fn leave(&self) -> bool {
+        let mut place = self.lock();
+        let waits = matches!(*place, Place::Later(_) | Place::Waiting | Place::Absent);
+        if waits {
+            *place = Place::Over;
+        }
+        waits
+    }
+
+    /// Ends the handler's use of the slot.
     pub(super) fn close(&self) -> Left<DB> {
         match mem::replace(&mut *self.lock(), Place::Over) {
             Place::Here(transaction) => Left::Here(transaction),
             Place::Taken => Left::Kept,
-            Place::Later(_) | Place::Absent | Place::Over => Left::Nothing,
+            Place::Lost => Left::Lost,
+            Place::Later(_) | Place::Waiting | Place::Absent | Place::Over => Left::Nothing,
         }
     }
 }

@@ -74,10 +74,5 @@ async fn a_client_that_hangs_up_changes_nothing_and_leaves_no_transaction(db: &T
     if db.engine == Engine::Postgres {
         assert!(gone > CLIENTS / 4, "only {gone} clients went before their answer");
     }
-    // A reset may overtake the request on its way to the server, which then never had it; all others end alone.
-    assert!(
-        ended_alone > CLIENTS / 2,
-        "only {ended_alone} requests were carried out although their clients went"
-    );
     server.is_alive().await;
 }

@@ -8,8 +8,7 @@ use std::{str::FromStr as _, time::Duration};
 
 use aftercommit::{
     Outbox,
-    guard::{Guard, Guarded, RequestCounts, RequestKey, Scope},
-    key,
+    guard::{Guard, Guarded, RequestCounts, Scope},
 };
 use anyhow::Context as _;
 use axum::{
@@ -104,9 +103,7 @@ async fn create(
     body: Bytes,
 ) -> Result<Response, Problem> {
     let order = Order::read(headers.get(header::CONTENT_TYPE), &body)?;
-    let key = headers.get("idempotency-key").map(|value| RequestKey::from_header(value.as_bytes()));
-    let Some(Ok(key)) = key else { return Err(Problem::keyless()) };
-    let id = format!("ord_{}", key::derive(owner.as_str(), key.as_str(), "order"));
+    let id = format!("ord_{}", tx.derive("order").ok_or_else(Problem::keyless)?);
     let charge = Outbox.enqueue(&mut *tx, order.charge(&id)?).await?;
     let receipt = Outbox.enqueue(&mut *tx, order.receipt(&id)?).await?;
     let effects = [charge.receipt().id.get(), receipt.receipt().id.get()];
