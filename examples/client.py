@@ -12,8 +12,8 @@ def asked(wish):
 
 
 def post(url, body, key=None, headers={}, deadline=120.0, first=0.2, longest=20.0):
-    """(status, headers, body). Give a key that outlives this process (an order's number) where a crash must not act twice."""
-    key, end, tries = key or str(uuid.uuid4()), time.monotonic() + deadline, 0
+    """(status, headers, body). Give a key that outlives this process (an order's number; no spaces, quotes, commas) where a crash must not act twice."""
+    key, end, tries = str(uuid.uuid4()) if key is None else key, time.monotonic() + deadline, 0
     while True:
         request, wish, lost = urllib.request.Request(url, body, {**headers, "Idempotency-Key": key}), "", None
         try:

@@ -7,7 +7,8 @@
          -H 'Content-Type: application/json' -d '{"item":"ticket","quantity":1}'
 
 The key, the stock, the reservation and the answer are one transaction: a crash frees the key, a COMMIT keeps the answer, and
-a client that never got it asks again with the same key. docs/guard.md says why. (`aftercommit migrate` made the tables.)
+a client that never got it asks again with the same key. docs/guard.md says why. (`aftercommit migrate` made aftercommit's tables. Put
+something in stock first: INSERT INTO stock VALUES ('ticket', 10). The effect is for a downstream `mail` of your configuration.)
 """
 
 import hashlib
@@ -184,7 +185,9 @@ def judge(database, path, headers, body):
         return problem(400, "no key", 'Send Idempotency-Key: "…", 1 to 255 printable ASCII characters.'), False
     try:
         order = json.loads(body)
-        item, quantity = str(order["item"]), int(order["quantity"])
+        item, quantity = order["item"], order["quantity"]
+        if type(item) is not str or "\0" in item or type(quantity) is not int or quantity >= 1 << 63:
+            raise TypeError("not an item and a whole number")
     except (ValueError, TypeError, KeyError):
         return problem(400, "not an order", 'Send {"item": "ticket", "quantity": 1}.'), False
     if quantity < 1:

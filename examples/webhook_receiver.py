@@ -66,25 +66,30 @@ def receive(database, webhook, headers, body):
     try:
         # Over the bytes; refuses time stamps that are more than five minutes off. What it parses then is signed.
         webhook.verify(body, headers)
-    except WebhookVerificationError as error:
+    except (WebhookVerificationError, ValueError) as error:  # ValueError: a header that is no signature at all.
         print(f"refused: {error}", file=sys.stderr)
         return 401
-    event = json.loads(body)
+    try:
+        event = json.loads(body)
+        payment = (event["data"]["id"], event["data"]["amount"]) if event["type"] == "payment.received" else None
+    except (ValueError, TypeError, KeyError) as error:
+        print(f"signed, and not readable: {error}", file=sys.stderr)
+        return 400
     try:
         with database.transaction() as tx:
             if database.accepted(tx, headers["webhook-id"]):
-                act(database, tx, event)
+                act(database, tx, payment)
     except database.unavailable as error:
         print(error, file=sys.stderr)
         return 503
     return 200  # Also for one that was received before: the sender has not heard of it.
 
 
-def act(database, tx, event):
+def act(database, tx, payment):
     """The business: a payment came in. Events of other kinds are received and ignored."""
-    if event["type"] == "payment.received":
+    if payment:
         insert = f"INSERT INTO received_payments (id, amount) VALUES ({database.mark}, {database.mark})"
-        tx.execute(insert, (event["data"]["id"], event["data"]["amount"]))
+        tx.execute(insert, payment)
 
 
 class Handler(BaseHTTPRequestHandler):

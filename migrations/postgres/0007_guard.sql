@@ -63,6 +63,8 @@ BEGIN
     WHEN key IS NULL THEN 'key must not be null'
     WHEN aftercommit.key_problem(key, '', NULL, NULL, NULL) IS NOT NULL
       THEN 'key ' || aftercommit.key_problem(key, '', NULL, NULL, NULL)
+    -- The header as it came would be another key than the same one sent bare.
+    WHEN left(key, 1) = '"' THEN 'key must be given without the quotes that it has in its header'
     WHEN fingerprint IS NULL OR length(fingerprint) NOT BETWEEN 1 AND 1024
       THEN 'fingerprint must be 1 to 1024 characters: a hash of what makes two requests the same'
     -- Zero is not "not given": an answer that is forgotten at once would guard nothing. '-12 mons +361 days' compares as a day.
@@ -154,7 +156,7 @@ DECLARE
   suspect text;   -- the transaction that was seen once to act on another fingerprint
 BEGIN
   IF ttl IS NOT NULL OR scope IS NULL OR length(scope) NOT BETWEEN 1 AND 255 OR key IS NULL
-     OR length(key) NOT BETWEEN 1 AND 255 OR key ~ '[^!-~]' OR fingerprint IS NULL OR length(fingerprint) NOT BETWEEN 1 AND 1024 THEN
+     OR length(key) NOT BETWEEN 1 AND 255 OR key ~ '^"|[^!-~]' OR fingerprint IS NULL OR length(fingerprint) NOT BETWEEN 1 AND 1024 THEN
     problem := aftercommit.request_problem(scope, key, fingerprint, ttl);
     IF problem IS NOT NULL THEN
       RAISE EXCEPTION USING ERRCODE = 'AC400', MESSAGE = 'begin_request: ' || problem, COLUMN = split_part(problem, ' ', 1),
@@ -183,6 +185,7 @@ BEGIN
         response_headers := stored.response_headers;
         response_body := stored.response_body;
       END IF;
+      PERFORM set_config('aftercommit.request', status, true);   -- Who acts all the same is told by the effect.
       RETURN;
     END IF;
     IF held THEN
@@ -222,9 +225,11 @@ BEGIN
     SELECT h.* INTO holder FROM aftercommit.request_holder(begun_lock, fingerprint_lock) AS h;
     IF FOUND AND holder.same_request THEN
       status := 'in_progress';
+      PERFORM set_config('aftercommit.request', status, true);
       RETURN;
     ELSIF FOUND AND holder.acts AND holder.name = suspect THEN
       status := 'mismatch';
+      PERFORM set_config('aftercommit.request', status, true);
       RETURN;
     END IF;
     suspect := CASE WHEN FOUND AND holder.acts THEN holder.name END;
@@ -234,6 +239,7 @@ BEGIN
   -- there (any more), or not for this transaction.
   IF current_setting('transaction_isolation') NOT IN ('repeatable read', 'serializable') THEN
     status := 'in_progress';
+    PERFORM set_config('aftercommit.request', status, true);
     RETURN;
   END IF;
   RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'begin_request: the key was answered after this transaction''s snapshot was taken',
@@ -333,7 +339,11 @@ BEGIN
   SELECT r.id INTO found_id FROM aftercommit.requests AS r
   WHERE r.scope = current_setting('aftercommit.request_scope', true) AND r.key = current_setting('aftercommit.request_key', true)
     AND r.id::text = said AND r.xid = pg_current_xact_id_if_assigned();
-  IF found_id IS NULL THEN
+  IF found_id IS NULL AND said IN ('replay', 'mismatch', 'in_progress') THEN
+    RAISE EXCEPTION USING ERRCODE = '55000',
+      MESSAGE = format('begin_request said %s in this transaction: an effect of it would be one too many', quote_literal(said)),
+      HINT = 'ROLLBACK, and answer the client: only who is told ''new'' acts.';
+  ELSIF found_id IS NULL THEN
     RAISE EXCEPTION USING ERRCODE = '55000',
       MESSAGE = 'the settings aftercommit.request, request_scope and request_key are begin_request''s own, and something else has written them',
       HINT = 'RESET aftercommit.request, also of the role and the database (ALTER ROLE … RESET aftercommit.request).';

@@ -9,7 +9,7 @@ CREATE TABLE aftercommit_requests (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     scope            TEXT NOT NULL CHECK (length(scope) BETWEEN 1 AND 255),
     key              TEXT NOT NULL CHECK (length(key) BETWEEN 1 AND 255 AND length(CAST(key AS BLOB)) = length(key)
-                                          AND key NOT GLOB '*[^ -~]*' AND key NOT GLOB ' *' AND key NOT GLOB '* '),
+                                          AND key NOT GLOB '*[^ -~]*' AND key NOT GLOB ' *' AND key NOT GLOB '* ' AND key NOT GLOB '"*'),
     fingerprint      TEXT NOT NULL CHECK (length(fingerprint) BETWEEN 1 AND 1024),
     created_at       INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
     -- A day; a default cannot ask for `retention.requests`, so the documented INSERT does.
@@ -20,7 +20,8 @@ CREATE TABLE aftercommit_requests (
     -- 0 refers to nothing: with PRAGMA foreign_keys = ON, a COMMIT without the answer, which sets it to NULL, is refused.
     unanswered       INTEGER DEFAULT 0 CHECK (unanswered IS 0 AND response_status IS NULL OR unanswered IS NULL AND response_status IS NOT NULL)
                      REFERENCES aftercommit_token (one) DEFERRABLE INITIALLY DEFERRED,
-    CHECK (expires_at > created_at),
+    -- Seconds would be a time in 1970, which retention forgets at once.
+    CHECK (created_at BETWEEN 946684800000000 AND 253402300799999999 AND expires_at > created_at),
     UNIQUE (scope, key)
 ) STRICT;
 CREATE INDEX aftercommit_requests_expires ON aftercommit_requests (expires_at);
@@ -80,7 +81,7 @@ CREATE TABLE aftercommit_inbox (
     received_at INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
     expires_at  INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000 + 2592000000000),
     PRIMARY KEY (consumer, key),
-    CHECK (expires_at > received_at)
+    CHECK (received_at BETWEEN 946684800000000 AND 253402300799999999 AND expires_at > received_at)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX aftercommit_inbox_expires ON aftercommit_inbox (expires_at);
 

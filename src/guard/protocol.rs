@@ -40,7 +40,8 @@ impl Scope {
     }
 }
 
-/// The key that a client chose for its request: 1 to 255 printable ASCII characters, no space at either end.
+/// The key that a client chose for its request: 1 to 255 printable ASCII characters, no space at either end, no quote at its
+/// beginning (there it would be mistaken for the header's form of another key).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RequestKey(IdempotencyKey);
 
@@ -49,7 +50,9 @@ pub struct RequestKey(IdempotencyKey);
 #[non_exhaustive]
 pub enum MalformedKey {
     /// Too short, too long, or other characters than it may have.
-    #[error("the key must be 1 to 255 printable ASCII characters with no space at either end")]
+    #[error(
+        "the key must be 1 to 255 printable ASCII characters with no space at either end and no quote at its beginning"
+    )]
     Characters,
     /// Neither a quoted string nor a bare word.
     #[error(
@@ -65,7 +68,10 @@ impl RequestKey {
     ///
     /// [`MalformedKey::Characters`].
     pub fn parse(key: impl Into<String>) -> Result<Self, MalformedKey> {
-        IdempotencyKey::parse(key).map(Self).map_err(|_words| MalformedKey::Characters)
+        match IdempotencyKey::parse(key) {
+            Ok(key) if !key.as_str().starts_with('"') => Ok(Self(key)),
+            Ok(_) | Err(_) => Err(MalformedKey::Characters),
+        }
     }
 
     /// Reads the value of an `Idempotency-Key` header: the structured string of the draft (RFC 8941 §3.3.3), or the bare word
@@ -219,7 +225,8 @@ mod tests {
     #[test]
     fn a_malformed_key_is_refused() {
         let long = format!("\"{}\"", "x".repeat(256));
-        let bad: [&[u8]; 15] = [
+        let bad: [&[u8]; 16] = [
+            b"\"\\\"a\"",
             b"",
             b" ",
             b"\"\"",

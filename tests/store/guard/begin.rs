@@ -17,6 +17,8 @@ on_postgres! {
     alone_in_its_statement_it_is_refused,
     constraints_that_are_checked_at_once_ask_for_the_answer_at_once,
     whose_server_vanished_holds_its_key_for_minutes,
+    who_is_not_told_new_writes_no_effect,
+    a_key_in_its_quotes_is_refused,
 }
 
 async fn one_transaction_acts_on_one_request(db: &TestDatabase) {
@@ -74,6 +76,42 @@ async fn nothing_begins_in_a_savepoint(db: &TestDatabase) {
     let said = error.as_database_error().expect("the database says it");
     assert_eq!(said.code().as_deref(), Some("25001"), "{said}");
     assert!(said.message().contains("savepoint"), "{said}");
+}
+
+/// Each of the three answers that are not 'new': an effect would be one too many, and its key a random one.
+async fn who_is_not_told_new_writes_no_effect(db: &TestDatabase) {
+    let answered_before = request("shop", "k", "1");
+    answer(db, &answered_before, &answered(201, "")).await;
+    let open = begun(db, &request("shop", "open", "1")).await;
+    for (key, print, expected) in [
+        ("k", "1", "replay"),
+        ("k", "2", "mismatch"),
+        ("open", "1", "in_progress"),
+        ("open", "2", "mismatch"),
+    ] {
+        for write in [
+            "INSERT INTO aftercommit.effects (downstream, payload) VALUES ('pay', '{}')",
+            "SELECT FROM aftercommit.enqueue('pay', '{}')",
+        ] {
+            let mut tx = db.sql.begin().await;
+            let said = tx.begin_request(&request("shop", key, print)).await.expect("it is told");
+            assert_ne!(said, Begun::New, "{expected}");
+            let error = tx.try_execute(write).await.expect_err(expected);
+            let said = error.to_string();
+            assert!(said.contains(expected), "{expected}: {said}");
+            tx.rollback().await;
+        }
+    }
+    open.rollback().await;
+    assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.effects").await, 0);
+}
+
+/// The header as it came would be another key than the same one sent bare.
+async fn a_key_in_its_quotes_is_refused(db: &TestDatabase) {
+    let error = db.sql.refused("SELECT * FROM aftercommit.begin_request('shop', '\"k\"', 'f')").await;
+    let said = error.as_database_error().expect("the database says it");
+    assert_eq!(said.code().as_deref(), Some("AC400"), "{said}");
+    assert!(said.message().contains("quotes"), "{said}");
 }
 
 async fn a_call_per_column_is_told_so(db: &TestDatabase) {
