@@ -101,8 +101,9 @@ impl<DB: Guardable> Inner<DB> {
     where
         F: Future<Output = Response> + Send + 'static,
     {
-        if request.extensions().get::<Slot<DB>>().is_some() {
-            // Another guard around this one has begun, and would be waited for.
+        // A guard around this one has begun the request's key, and would be waited for. One that has begun nothing guards nothing.
+        let guarded = request.extensions().get::<Slot<DB>>().is_some_and(|slot| slot.name().is_some());
+        if guarded {
             return Ok(handle(request).await);
         }
         let (head, body) = request.into_parts();

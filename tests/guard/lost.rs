@@ -26,9 +26,9 @@ on_postgres! {
 on_sqlite! { a_statement_that_rolls_everything_back_loses_the_transaction_and_says_so }
 
 /// With a key, without one, and by GET.
-async fn told(shop: &Shop) -> Vec<Told> {
+async fn told(shop: &Shop, key: &str) -> Vec<Told> {
     let mut told = Vec::new();
-    for ask in [Ask::order("k"), Ask::to("POST", "/orders"), Ask::to("GET", "/orders")] {
+    for ask in [Ask::order(key), Ask::to("POST", "/orders"), Ask::to("GET", "/orders")] {
         told.push(shop.send(ask).await);
     }
     told
@@ -50,12 +50,16 @@ async fn a_transaction_that_its_handler_ended_is_told_apart_from_one_that_was_un
         })
         .await;
         if status == StatusCode::CREATED {
-            told(&shop).await.iter().for_each(is_lost);
+            told(&shop, "k").await.iter().for_each(is_lost);
+            // A client that asks again all the same is not let act again.
+            let again = shop.send(Ask::order("k")).await;
+            is_lost(&again);
+            assert!(again.is_replay(), "{again:?}");
         } else {
-            is_lost(&shop.send(Ask::order("k")).await);
+            is_lost(&shop.send(Ask::order("other")).await);
         }
     }
-    assert_eq!(orders(db).await, 4, "each was kept indeed");
+    assert_eq!(orders(db).await, 4, "each was kept indeed, once");
 }
 
 async fn a_nested_begin_that_is_dropped_half_way_loses_the_transaction_and_says_so(db: &TestDatabase) {
@@ -74,7 +78,7 @@ async fn a_nested_begin_that_is_dropped_half_way_loses_the_transaction_and_says_
         StatusCode::CREATED.into_response()
     })
     .await;
-    told(&shop).await.iter().for_each(is_lost);
+    told(&shop, "k").await.iter().for_each(is_lost);
     let kept = db.sql.scalar("SELECT string_agg(id, ',') FROM orders").await;
     assert_eq!(kept.as_deref(), Some("by itself,by itself,by itself"));
     assert_eq!(shop.send(Ask::order("l")).await.status, 201, "the next borrower is free");
@@ -92,7 +96,7 @@ async fn a_statement_that_rolls_everything_back_loses_the_transaction_and_says_s
             status.into_response()
         })
         .await;
-        told(&shop).await.iter().for_each(is_lost);
+        told(&shop, &format!("k{round}")).await.iter().for_each(is_lost);
     }
     assert_eq!(orders(db).await, 7);
 }

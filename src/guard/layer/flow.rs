@@ -103,7 +103,25 @@ impl<DB: Guardable> Shared<DB> {
         let handled = self.handled(handle(slot.clone())).await;
         match self.end(request, handled, slot.close()).await {
             Ok((head, body)) => Response::from_parts(head, body),
-            Err(problem) => problem.response(),
+            Err(problem) => {
+                if problem.is_lost() {
+                    self.remember(request, problem.response()).await;
+                }
+                problem.response()
+            }
+        }
+    }
+
+    /// A repeat of a request whose transaction was lost would act again: it is told what the first one was, as far as that can
+    /// still be written. Whatever fails is logged where it does.
+    async fn remember(&self, request: &Request, told: Response<Bytes>) {
+        let (head, body) = told.into_parts();
+        match self.begin(request, &Watch::default()).await {
+            Ok(Start::New(transaction)) => {
+                drop(self.keep(request, transaction, Verdict::Keep, &stored(&head, &body)).await);
+            }
+            Ok(Start::Replay(_) | Start::InProgress | Start::Mismatch | Start::Abandoned) => {}
+            Err(error) => tracing::error!(error = cause(&error), "a lost request could not be remembered"),
         }
     }
 

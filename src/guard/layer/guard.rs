@@ -224,7 +224,6 @@ impl<DB: Guardable> Guard<DB> {
     pub async fn drain(&self) {
         self.common.tasks.close();
         self.common.tasks.wait().await;
-        self.common.tasks.reopen();
     }
 }
 

@@ -22,6 +22,7 @@ pub(super) struct Problem {
     retry_after: Option<u64>,
 }
 
+const LOST: &str = "transaction-lost";
 const SAME_KEY: &str = "Send the request again with the same Idempotency-Key: it is safe.";
 
 impl Problem {
@@ -170,7 +171,12 @@ impl Problem {
     pub(super) fn lost() -> Self {
         let detail = "The transaction ended under the request's handler: what it wrote afterwards may be kept, what it wrote before is not. Look \
                       what was done before you send the request again, and tell whoever runs this service: its log has the cause.";
-        Self::failed("transaction-lost", detail)
+        Self::failed(LOST, detail)
+    }
+
+    /// Whether the transaction was lost, so that a repeat would act again.
+    pub(super) fn is_lost(&self) -> bool {
+        self.name == LOST
     }
 
     /// The database refused to store the answer.

@@ -28,9 +28,9 @@ impl Differs for Postgres {
         let millis = limit.saturating_add(MARGIN).as_millis().min(MILLIS_MAX);
         let mark = if marks { MARK } else { "" };
         let statement = format!(
-            "BEGIN; SELECT set_config(name, '{millis}', true) \
+            "BEGIN; SELECT pg_catalog.set_config(name, '{millis}', true) \
              FROM (VALUES ('statement_timeout'), ('idle_in_transaction_session_timeout')) AS bound (name) \
-             WHERE current_setting(name)::interval NOT BETWEEN '1 microsecond' AND {millis} * interval '1 millisecond'; {mark}"
+             WHERE pg_catalog.current_setting(name)::interval NOT BETWEEN '1 microsecond' AND '{millis} ms'; {mark}"
         );
         Begin { statement: AssertSqlSafe(statement).into_sql_str(), marks }
     }
