@@ -223,13 +223,13 @@ async fn a_handler_that_ends_the_transaction_itself_is_told_500(db: &TestDatabas
     })
     .await;
     shop.send(Ask::order("k")).await.is_problem(500, "transaction-lost");
-    let told = shop.send(Ask::order("k")).await;
+    let told = shop.send(Ask::order("l")).await;
     match db.sql {
         Sql::Postgres(_) => told.is_problem(500, "transaction-lost"),
         // Differs: a COMMIT that SQLite refuses leaves the transaction open, and it can be finished.
         Sql::Sqlite(_) => assert_eq!((told.status, told.is_replay()), (201, false)),
     }
-    assert_eq!(shop.send(Ask::order("k")).await.status, 201);
+    assert_eq!(shop.send(Ask::order("m")).await.status, 201);
 }
 
 async fn a_database_without_the_schema_is_told_500_and_nothing_runs(db: &TestDatabase) {

@@ -210,8 +210,8 @@ fn request(row: &PgRow) -> Result<(Scope, RequestKey), sqlx::Error> {
     let (scope, key) = (Scope::parse(read("downstream")?), RequestKey::parse(read("idempotency_key")?));
     scope.ok().zip(key.ok()).ok_or_else(|| {
         sqlx::Error::Protocol(
-            "the settings aftercommit.request, request_scope and request_key are begin_request's own, and something \
-             else has written them: RESET aftercommit.request"
+            "begin_request gave this transaction another answer than 'new' (ROLLBACK, and send that answer), or something \
+             else has written its settings aftercommit.request, request_scope and request_key (RESET them)"
                 .to_owned(),
         )
     })
