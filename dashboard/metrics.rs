@@ -7,6 +7,7 @@ use aftercommit::{
     clock::Timestamp,
     engine::{DownstreamFigures, Engine, Report, Timings},
     error::StoreError,
+    guard::RequestCounts,
     state::State,
     store::{Breaker, Connections, Count, Database, DownstreamInfo},
 };
@@ -79,6 +80,7 @@ pub(crate) fn text(
     gauges: Option<&Gauges>,
     engine: Option<&Engine>,
     pool: Option<Connections>,
+    requests: Option<RequestCounts>,
 ) -> Result<String, fmt::Error> {
     let snapshot = Snapshot {
         effects: gauges.map(|gauges| gauges.effects.clone()).unwrap_or_default(),
@@ -86,6 +88,7 @@ pub(crate) fn text(
         breakers: gauges.map(|gauges| gauges.breakers.clone()).unwrap_or_default(),
         worker: engine.map(|engine| (engine.report(), engine.figures())),
         pool,
+        requests,
     };
     let mut registry = Registry::default();
     registry.register_collector(Box::new(snapshot));
@@ -102,6 +105,7 @@ struct Snapshot {
     breakers: BTreeMap<String, Breaker>,
     worker: Option<(Report, Vec<DownstreamFigures>)>,
     pool: Option<Connections>,
+    requests: Option<RequestCounts>,
 }
 
 impl Collector for Snapshot {
@@ -113,6 +117,9 @@ impl Collector for Snapshot {
         if let Some((report, figures)) = &self.worker {
             of_the_worker(&mut encoder, *report)?;
             of_attempts(&mut encoder, figures)?;
+        }
+        if let Some(requests) = self.requests {
+            of_requests(&mut encoder, requests)?;
         }
         Ok(())
     }
@@ -181,6 +188,20 @@ fn of_attempts(encoder: &mut DescriptorEncoder<'_>, figures: &[DownstreamFigures
     histogram(encoder, ("aftercommit_attempt_duration_seconds", help), figures, |of| &of.attempt)?;
     let help = "From the effect's row to its success, a wait that the application asked for included";
     histogram(encoder, ("aftercommit_delivery_lag_seconds", help), figures, |of| &of.lag)
+}
+
+fn of_requests(encoder: &mut DescriptorEncoder<'_>, counts: RequestCounts) -> fmt::Result {
+    let help = "Guarded requests of this process by what was known of their keys";
+    let mut requests = counter(encoder, "aftercommit_requests", help)?;
+    for (outcome, n) in [
+        ("first", counts.first),
+        ("replayed", counts.replayed),
+        ("in_progress", counts.in_progress),
+        ("mismatch", counts.mismatch),
+    ] {
+        count(&mut requests.encode_family(&[("outcome", outcome)])?, n)?;
+    }
+    Ok(())
 }
 
 fn per_downstream(
@@ -260,7 +281,7 @@ mod tests {
             effects: 2,
         });
         let gauges = Gauges::of(&downstreams, &counts, Timestamp::from_micros(11_000_000));
-        let text = text(Some(&gauges), None, None).unwrap();
+        let text = text(Some(&gauges), None, None, None).unwrap();
         assert!(!text.contains("typo"), "{text}");
         for line in [
             "aftercommit_effects{state=\"ready\",downstream=\"(unregistered)\"} 6",
@@ -276,7 +297,7 @@ mod tests {
 
     #[test]
     fn without_a_database_the_build_is_told() {
-        let text = text(None, None, None).unwrap();
+        let text = text(None, None, None, None).unwrap();
         assert!(text.contains("aftercommit_build_info{version="), "{text}");
     }
 }

@@ -12,6 +12,7 @@ use std::{
 use aftercommit::{
     clock::{Boot, Clock as _, SystemClock},
     engine::{Engine, Stop},
+    guard::RequestCounts,
     store::Database,
 };
 use axum::{
@@ -45,6 +46,8 @@ pub struct Operations(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     watched: OnceLock<Watched>,
+    /// How the requests that this process guards ended, where it guards any.
+    requests: OnceLock<Box<dyn Fn() -> RequestCounts + Send + Sync>>,
     /// Why nothing may be sent, if there is something.
     reached: Cached<Result<Option<String>, String>>,
     gauges: Cached<Result<Gauges, String>>,
@@ -59,6 +62,11 @@ impl Operations {
     /// From now on they look at this database and, in a worker, at this engine. The first call counts.
     pub fn watch(&self, database: Arc<dyn Database>, worker: Option<(Arc<Engine>, Stop)>) {
         self.0.watched.set(Watched { database, worker }).ok();
+    }
+
+    /// From now on `/metrics` also tells how guarded requests ended. The first call counts.
+    pub fn count_requests(&self, counts: impl Fn() -> RequestCounts + Send + Sync + 'static) {
+        self.0.requests.set(Box::new(counts)).ok();
     }
 
     /// The endpoints.
@@ -165,7 +173,8 @@ async fn exposition(State(operations): State<Operations>) -> Response {
     let gauges = gauges.as_deref().and_then(|read| read.as_ref().ok());
     let engine = watched.and_then(|watched| watched.worker.as_ref()).map(|(engine, _)| engine.as_ref());
     let pool = watched.map(|watched| watched.database.connections());
-    match metrics::text(gauges, engine, pool) {
+    let requests = inner.requests.get().map(|counts| counts());
+    match metrics::text(gauges, engine, pool, requests) {
         Ok(text) => {
             let form = [(header::CONTENT_TYPE, metrics::CONTENT_TYPE), (header::CACHE_CONTROL, "no-store")];
             (form, text).into_response()

@@ -122,6 +122,7 @@ pub struct NewEffect {
     pub(crate) downstream: String,
     pub(crate) operation: Option<String>,
     pub(crate) key: Option<IdempotencyKey>,
+    pub(crate) name: Option<String>,
     pub(crate) payload: Option<String>,
     pub(crate) body: Option<Vec<u8>>,
     pub(crate) content_type: Option<String>,
@@ -134,12 +135,14 @@ pub struct NewEffect {
 }
 
 impl NewEffect {
-    /// An effect for this downstream, with a random key and nothing in it.
+    /// An effect for this downstream, with nothing in it and no key yet: in a guarded request it gets one that is derived from the
+    /// request's, else a random one.
     pub fn to(downstream: impl Into<String>) -> Self {
         Self {
             downstream: downstream.into(),
             operation: None,
             key: None,
+            name: None,
             payload: None,
             body: None,
             content_type: None,
@@ -163,6 +166,14 @@ impl NewEffect {
     #[must_use]
     pub fn key(mut self, key: IdempotencyKey) -> Self {
         self.key = Some(key);
+        self
+    }
+
+    /// Tells it from another effect of the same guarded request, where the key is derived: without a name two effects for
+    /// one downstream and operation would have the same one.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
         self
     }
 

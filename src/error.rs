@@ -156,6 +156,18 @@ pub enum EnqueueError {
         /// The effect that holds it.
         id: i64,
     },
+    /// This request wrote an effect already whose key is derived from the same name. The caller's transaction is still usable.
+    #[error(
+        "this request has two effects for {downstream} that would have the same key {key} (effect {id}): give each a name"
+    )]
+    NeedsName {
+        /// The downstream.
+        downstream: String,
+        /// The key.
+        key: String,
+        /// The effect that holds it.
+        id: i64,
+    },
     /// The database refused it, or did not answer. On PostgreSQL the caller's transaction is aborted.
     #[error("the effect could not be written")]
     Database(#[from] sqlx::Error),

@@ -2,7 +2,10 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::effect::IdempotencyKey;
+use crate::{
+    effect::{IdempotencyKey, NewEffect},
+    guard::{RequestKey, Scope},
+};
 
 /// The key that `scope`, `request_key` and `name` determine: each part with its length in front (64 bits, big-endian), so
 /// that no two triples share their bytes; SHA-256; the first 16 bytes rendered as a UUIDv8 (RFC 9562 §5.8).
@@ -17,6 +20,20 @@ pub fn derive(scope: &str, request_key: &str, name: &str) -> IdempotencyKey {
     bytes.copy_from_slice(&digest[..16]);
     let uuid = uuid::Builder::from_custom_bytes(bytes).into_uuid();
     IdempotencyKey::parse(uuid.to_string()).expect("a UUID is 36 printable characters")
+}
+
+/// The key that an effect without one has: derived inside a guarded request, so that the same request, should it run again,
+/// finds the same effects; random outside.
+pub(crate) fn of_effect(effect: &NewEffect, request: Option<&(Scope, RequestKey)>) -> IdempotencyKey {
+    match (&effect.key, request) {
+        (Some(key), _) => key.clone(),
+        (None, None) => IdempotencyKey::random(),
+        (None, Some((scope, key))) => {
+            let operation = effect.operation.as_deref().unwrap_or_default();
+            let place = || format!("{}/{operation}", effect.downstream);
+            derive(scope.as_str(), key.as_str(), &effect.name.clone().unwrap_or_else(place))
+        }
+    }
 }
 
 #[cfg(test)]

@@ -7,8 +7,9 @@
 //!
 //! Modules in reading order: the vocabulary ([`effect`], [`key`], [`state`], [`contract`], [`outcome`], [`schedule`]), the
 //! heart ([`decision`], [`verb`]), the seams ([`downstream`], [`store`]), the engine ([`engine`]), and the library side of
-//! enqueueing ([`enqueue`]).
+//! enqueueing ([`enqueue`]), of incoming requests ([`guard`]), and of those who send them ([`client`]).
 
+pub mod client;
 pub mod clock;
 pub mod contract;
 pub mod decision;
@@ -17,6 +18,7 @@ pub mod effect;
 pub mod engine;
 pub mod enqueue;
 pub mod error;
+pub mod guard;
 pub mod key;
 pub mod outcome;
 pub mod schedule;

@@ -10,6 +10,9 @@ mod store;
 mod engine;
 
 #[cfg(test)]
+mod guard;
+
+#[cfg(test)]
 mod e2e;
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 #
 #   AFTERCOMMIT_TEST_POSTGRES     URL of a PostgreSQL superuser
 #   AFTERCOMMIT_TEST_PGBOUNCER    the same through pgbouncer: transaction mode, two server connections per database
+#   AFTERCOMMIT_TEST_AMQP         URL of a RabbitMQ
 #   AFTERCOMMIT_TEST_PG_BIN       folder of the server's binaries, for tests that start and kill a server of their own
 #   AFTERCOMMIT_TEST_PYTHON       a Python with tests/requirements.txt
 #   AFTERCOMMIT_TEST_LOCALSTRIPE  localstripe, of tests/requirements.txt
@@ -12,6 +13,7 @@
 scratch=$(mktemp -d -t aftercommit.XXXXXX)
 chmod 755 "$scratch" # mktemp makes 0700: the servers' users could not enter.
 pids=()
+rabbit_pids=()
 
 say() { echo "tests/run: $*" >&2; }
 die() { say "$*"; exit 1; }
@@ -20,6 +22,7 @@ stop_services() {
   local pid
   for pid in ${pids[@]+"${pids[@]}"}; do kill -INT "$pid" 2>/dev/null || true; done
   for pid in ${pids[@]+"${pids[@]}"}; do wait "$pid" 2>/dev/null || true; done
+  stop_rabbitmq
   rm -rf "$scratch"
 }
 
@@ -126,6 +129,62 @@ print(f"host={p.hostname} port={p.port or 5432} user={p.username}" + (f" passwor
   die "pgbouncer did not start"
 }
 
+# RabbitMQ takes ten seconds to start: launch_rabbitmq does not wait for it, await_rabbitmq does.
+launch_rabbitmq() {
+  local user folder
+  user=$(if id rabbitmq >/dev/null 2>&1; then echo rabbitmq; else server_user; fi)
+  folder=$scratch/rabbitmq
+  rm -rf "$folder"
+  mkdir "$folder"
+  echo '[].' >"$folder/plugins"
+  [ "$(id -u)" != 0 ] || chown -R "$user:" "$folder"
+  rabbit_port=$(free_port)
+  # Its name server, which it would otherwise start itself and leave behind.
+  export ERL_EPMD_PORT ERL_EPMD_ADDRESS=127.0.0.1
+  ERL_EPMD_PORT=$(free_port)
+  (cd "$folder" && as "$user" epmd) >"$scratch/epmd.log" 2>&1 &
+  rabbit_pids=("$!")
+  (
+    cd "$folder"
+    export HOME=$folder RABBITMQ_NODENAME=t$rabbit_port@localhost RABBITMQ_NODE_IP_ADDRESS=127.0.0.1 RABBITMQ_NODE_PORT=$rabbit_port \
+      RABBITMQ_DIST_PORT RABBITMQ_MNESIA_BASE=$folder/db RABBITMQ_LOG_BASE=$folder/log RABBITMQ_LOGS=- \
+      RABBITMQ_ENABLED_PLUGINS_FILE=$folder/plugins RABBITMQ_CONF_ENV_FILE=/dev/null RABBITMQ_CONFIG_FILE=$folder/none
+    RABBITMQ_DIST_PORT=$(free_port)
+    as "$user" "$rabbitmq" # Debian's wrapper on the path would write to the machine's log folder.
+  ) >"$scratch/rabbitmq.log" 2>&1 &
+  rabbit_pids+=("$!")
+}
+
+await_rabbitmq() {
+  local try n
+  for try in 1 2 3; do
+    for n in $(seq 1 1200); do
+      if grep -q 'Server startup complete' "$scratch/rabbitmq.log"; then
+        export AFTERCOMMIT_TEST_AMQP="amqp://guest:guest@127.0.0.1:$rabbit_port/%2f"
+        return
+      fi
+      kill -0 "${rabbit_pids[1]}" 2>/dev/null || break
+      sleep .05
+    done
+    say "RabbitMQ did not start on port $rabbit_port (try $try)"
+    stop_rabbitmq
+    [ "$try" = 3 ] || launch_rabbitmq
+  done
+  tail -20 "$scratch/rabbitmq.log" >&2
+  die "RabbitMQ did not start"
+}
+
+# At once: an orderly end takes seconds, and nobody wants to keep what it has.
+stop_rabbitmq() {
+  local pid script=${rabbit_pids[1]:-none} children=()
+  # The second one is a script, whose child is the server.
+  read -ra children 2>/dev/null <"/proc/$script/task/$script/children" || true
+  rabbit_pids+=(${children[@]+"${children[@]}"})
+  for pid in ${rabbit_pids[@]+"${rabbit_pids[@]}"}; do kill -KILL "$pid" 2>/dev/null || true; done
+  for pid in ${rabbit_pids[@]+"${rabbit_pids[@]}"}; do wait "$pid" 2>/dev/null || true; done
+  rabbit_pids=()
+}
+
 # install_once NAME LOCKFILE COMMAND...: runs COMMAND DIRECTORY unless the directory was made from the same lock file.
 install_once() {
   local name=$1 lock=$2 into stamp
@@ -153,6 +212,7 @@ start_services() {
   python3 -c 'import venv, ensurepip' 2>/dev/null || apt_install python3 python3-venv
   command -v npm >/dev/null || apt_install nodejs npm
   command -v systemd-analyze >/dev/null || apt_install systemd
+  command -v curl >/dev/null || apt_install curl
 
   if [ -z "${AFTERCOMMIT_TEST_POSTGRES:-}" ] && [ -z "$(postgres_binaries)" ]; then apt_install postgresql; fi
   AFTERCOMMIT_TEST_PG_BIN=$(postgres_binaries)
@@ -162,6 +222,12 @@ start_services() {
   if [ -z "${AFTERCOMMIT_TEST_PGBOUNCER:-}" ] && [ -z "$pgbouncer" ]; then
     apt_install pgbouncer
     pgbouncer=$(PATH=$PATH:/usr/sbin command -v pgbouncer)
+  fi
+
+  rabbitmq=/usr/lib/rabbitmq/bin/rabbitmq-server
+  if [ -z "${AFTERCOMMIT_TEST_AMQP:-}" ]; then
+    [ -x "$rabbitmq" ] || apt_install rabbitmq-server
+    launch_rabbitmq
   fi
 
   exec 9>"$cache/lock" # Two runs at once must not install into the same folder.
@@ -179,4 +245,5 @@ start_services() {
 
   if [ -z "${AFTERCOMMIT_TEST_POSTGRES:-}" ]; then start_postgres; fi
   if [ -z "${AFTERCOMMIT_TEST_PGBOUNCER:-}" ]; then start_pgbouncer; fi
+  if [ -z "${AFTERCOMMIT_TEST_AMQP:-}" ]; then await_rabbitmq; fi
 }

@@ -290,6 +290,7 @@ impl Shared {
             worker: Some(self.config.worker.clone()),
             version: self.config.version,
             downstreams: self.served.values().map(|serving| registered(&serving.served)).collect(),
+            requests: self.config.retention.map(|retention| retention.requests),
         };
         let mut outages = Outages::default();
         loop {

@@ -48,7 +48,7 @@ impl Manner {
     }
 }
 
-/// Effects that each step was done with.
+/// Effects that each step was done with, and rows of what came in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Purged {
     /// Whose payload was dropped.
@@ -57,18 +57,24 @@ pub struct Purged {
     pub history: u64,
     /// That are gone, with their keys.
     pub keys: u64,
+    /// Answers of guarded requests that are gone.
+    pub requests: u64,
+    /// Received messages that are forgotten.
+    pub inbox: u64,
     /// Why no keys were dropped: the database's clock may have jumped.
     #[serde(skip)]
     pub ahead: Option<Ahead>,
 }
 
 impl Purged {
-    /// The effects of one step.
+    /// The count of one step.
     pub fn of(&mut self, step: Step) -> &mut u64 {
         match step {
             Step::Payloads => &mut self.payloads,
             Step::History => &mut self.history,
             Step::Keys => &mut self.keys,
+            Step::Requests => &mut self.requests,
+            Step::Inbox => &mut self.inbox,
         }
     }
 }
@@ -106,7 +112,7 @@ pub async fn purge(
         }
         // A key falls due when the steps before are through with its effect.
         if purged.ahead.is_none()
-            && again.iter().any(|(step, _)| *step != Step::Keys)
+            && again.iter().any(|(step, _)| matches!(step, Step::Payloads | Step::History))
             && !again.iter().any(|(step, _)| *step == Step::Keys)
         {
             again.push((Step::Keys, BATCH.0));
@@ -155,7 +161,14 @@ async fn look(
     let store = &*shared.store;
     let purged = purge(store, retention, Manner::Background, &stop.drain, |_, _| {}).await?;
     if purged != Purged::default() {
-        tracing::debug!(payloads = purged.payloads, history = purged.history, keys = purged.keys, "purged");
+        tracing::debug!(
+            payloads = purged.payloads,
+            history = purged.history,
+            keys = purged.keys,
+            requests = purged.requests,
+            inbox = purged.inbox,
+            "purged"
+        );
     }
     if let Some(ahead) = purged.ahead {
         return doubt(store, ahead, watch.meets(ahead.now, shared.clock.boot())).await;

@@ -26,8 +26,8 @@ pub use claim::{
 };
 pub use doctor::{Connections, EngineFacts, Examine, Examined, PostgresFacts, Session, SqliteFacts};
 pub use page::{
-    Audited, Content, Count, DownstreamInfo, Filter, Intent, LoggedAttempt, Look, PAGE_MAX, Status,
-    WorkerInfo,
+    Audited, Content, Count, DownstreamInfo, Filter, Intent, LoggedAttempt, Look, PAGE_MAX, RequestFilter,
+    RequestInfo, Status, WorkerInfo,
 };
 pub use probe::{DueProbe, ProbeSettlement, ProbeWant, Probes};
 pub use retain::{AHEAD_MAX, Ahead, Batch, Retain, Retention, Step};
@@ -42,7 +42,7 @@ use crate::{
 };
 
 /// The newest schema this library knows; `migrate` brings a database to it, and a newer one is refused.
-pub const SCHEMA_VERSION: i32 = 6;
+pub const SCHEMA_VERSION: i32 = 8;
 
 /// A worker as it registers itself at every (re)connect.
 #[derive(Clone, Debug)]
@@ -54,6 +54,8 @@ pub struct Registration {
     pub version: &'static str,
     /// What it serves.
     pub downstreams: Vec<RegisteredDownstream>,
+    /// How long the answer of a guarded request is kept that does not say so itself; `None` leaves it as it is.
+    pub requests: Option<Duration>,
 }
 
 /// A downstream as it is registered: what INSERTs are checked against and what the views show.
@@ -166,6 +168,8 @@ pub trait Inspect: Send + Sync {
     async fn downstreams(&self) -> Result<Vec<DownstreamInfo>, StoreError>;
     /// Workers, live ones first.
     async fn workers(&self) -> Result<Vec<WorkerInfo>, StoreError>;
+    /// Guarded requests that were answered, those first that are kept longest: where all are kept equally long, the newest.
+    async fn requests(&self, filter: &RequestFilter) -> Result<Vec<RequestInfo>, StoreError>;
     /// Audit rows, newest first.
     async fn audit(&self, effect: Option<EffectId>, limit: u32) -> Result<Vec<Audited>, StoreError>;
 }

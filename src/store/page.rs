@@ -18,6 +18,34 @@ pub struct Filter {
     pub limit: u32,
 }
 
+/// Which guarded requests to list.
+#[derive(Clone, Debug, Default)]
+pub struct RequestFilter {
+    /// Only of this scope.
+    pub scope: Option<String>,
+    /// Only with this key.
+    pub key: Option<String>,
+    /// At most this many.
+    pub limit: u32,
+}
+
+/// A guarded request that was answered. What with is shown to nobody but whoever repeats it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestInfo {
+    /// In whose space its key is unique.
+    pub scope: String,
+    /// The key that the client chose.
+    pub key: String,
+    /// When it began.
+    pub created_at: Timestamp,
+    /// Until when its answer is kept, besides as long as its effects are unfinished.
+    pub expires_at: Timestamp,
+    /// The answer's status.
+    pub status: u16,
+    /// Effects that it wrote.
+    pub effects: u64,
+}
+
 /// Longest page.
 pub const PAGE_MAX: u32 = 1000;
 

@@ -1,11 +1,11 @@
-//! What is kept for how long after an effect has ended, and the seam through which it is dropped.
+//! What is kept for how long after an effect has ended, or came in, and the seam through which it is dropped.
 //!
 //! Payloads go first or history does, as configured; keys go last. Nothing that has not ended is ever touched: an effect in
 //! doubt keeps its payload, its log and its key until somebody resolves it and the time after that has passed.
 
 use std::time::Duration;
 
-use crate::{clock::Timestamp, error::StoreError};
+use crate::{clock::Timestamp, error::StoreError, guard::KEPT_MAX};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -19,11 +19,14 @@ pub struct Retention {
     /// The key with all that is left, and what people did to the effect. Afterwards the key is free: the same one is a new
     /// effect.
     pub keys: Duration,
+    /// The answer of a guarded request that does not say so itself, from its beginning, and at least as long as an effect that
+    /// it wrote is unfinished. Afterwards the same request runs again, and finds the same effects by their derived keys.
+    pub requests: Duration,
 }
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { payloads: 3 * DAY, history: 30 * DAY, keys: 400 * DAY }
+        Self { payloads: 3 * DAY, history: 30 * DAY, keys: 400 * DAY, requests: DAY }
     }
 }
 
@@ -46,15 +49,20 @@ impl Retention {
                 "must not be longer than retention.keys: the key takes the history along",
             ));
         }
+        // Zero is not "not given": an answer that is forgotten at once would guard nothing.
+        if self.requests < Duration::from_micros(1) || self.requests > KEPT_MAX {
+            return Err(("requests", "must be longer than 0 and at most 3600d"));
+        }
         Ok(())
     }
 
-    /// How long `step` leaves things alone.
+    /// How long `step` leaves things alone; what came in says so itself, row by row.
     pub const fn of(&self, step: Step) -> Duration {
         match step {
             Step::Payloads => self.payloads,
             Step::History => self.history,
             Step::Keys => self.keys,
+            Step::Requests | Step::Inbox => Duration::ZERO,
         }
     }
 }
@@ -68,11 +76,17 @@ pub enum Step {
     History,
     /// Everything.
     Keys,
+    /// Answers of guarded requests.
+    Requests,
+    /// Messages that consumers received.
+    Inbox,
 }
 
 impl Step {
     /// Every step, in order.
-    pub const ALL: [Self; 3] = [Self::Payloads, Self::History, Self::Keys];
+    pub const ALL: [Self; 5] = [Self::Payloads, Self::History, Self::Keys, Self::Requests, Self::Inbox];
+    /// Those of effects that have ended, in order.
+    pub const OF_EFFECTS: [Self; 3] = [Self::Payloads, Self::History, Self::Keys];
 
     /// As the database and people call it.
     pub const fn as_str(self) -> &'static str {
@@ -80,6 +94,8 @@ impl Step {
             Self::Payloads => "payloads",
             Self::History => "history",
             Self::Keys => "keys",
+            Self::Requests => "requests",
+            Self::Inbox => "inbox",
         }
     }
 }
@@ -87,7 +103,7 @@ impl Step {
 /// What one batch of a step did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// Effects that the step is done with.
+    /// Effects that the step is done with; of what came in, rows that are gone.
     pub effects: u64,
     /// There may be more that is due.
     pub more: bool,
@@ -121,13 +137,16 @@ pub trait Retain: Send + Sync {
     /// Idempotent; any worker may call it at any time, and a fleet does one batch of a step at a time.
     ///
     /// Keys, which are not to be had back, are not dropped while the clock is more than [`AHEAD_MAX`] ahead of the last look,
-    /// which the database remembers: [`Batch::ahead`].
+    /// which the database remembers: [`Batch::ahead`]. Nor is what came in.
+    ///
+    /// Of what came in each row says itself until when it is kept, so that `age` counts for nothing; a request is kept
+    /// while an effect that it wrote has not ended.
     async fn drop_batch(&self, step: Step, age: Duration, limit: u32) -> Result<Batch, StoreError>;
 
     /// Believes the database's clock as it is now, however far ahead of the last look.
     async fn believe_clock(&self) -> Result<(), StoreError>;
 
-    /// How many effects `step` has to deal with now.
+    /// How many effects, or rows of what came in, `step` has to deal with now.
     async fn due(&self, step: Step, retention: &Retention) -> Result<u64, StoreError>;
 
     /// Forgets what no effect refers to any more: terms that no operation has had for `keys` and nothing unfinished was sent

@@ -38,6 +38,9 @@ async fn every_bench(database: &Database) {
     let enqueue = bench(database, &["enqueue", "--effects", "200", "--each-ms", "50", "--rounds", "1"]).await;
     positive(&enqueue, "/limits/bare_bulk_insert_per_s");
     positive(&enqueue, "/transactions/0/of_bare_insert");
+    let guard = bench(database, &["guard", "--each-ms", "50", "--rounds", "1"]).await;
+    positive(&guard, "/limits/two_bare_writes_per_s");
+    positive(&guard, "/requests/0/of_two_bare_writes");
     let latency = bench(database, &["latency", "--rate", "100", "--seconds", "1"]).await;
     assert_eq!(latency["effects"], 100);
     positive(&latency, "/from_insert/p50_ms");

@@ -13,10 +13,11 @@ use super::{
 const SOON: Duration = Duration::from_secs(60);
 
 /// A stranger's machine: an empty working folder, and a folder for temporary files.
-struct Machine(tempfile::TempDir);
+pub(super) struct Machine(tempfile::TempDir);
 
 impl Machine {
-    fn new() -> Self {
+    /// A new one.
+    pub(super) fn new() -> Self {
         let folder =
             tempfile::Builder::new().prefix("aftercommit-e2e-").tempdir().expect("a temporary folder");
         for name in ["here", "tmp"] {
@@ -25,11 +26,18 @@ impl Machine {
         Self(folder)
     }
 
-    fn here(&self) -> std::path::PathBuf {
+    /// Everything of it.
+    pub(super) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Where its user is.
+    pub(super) fn here(&self) -> std::path::PathBuf {
         self.0.path().join("here")
     }
 
-    fn command(&self) -> Command {
+    /// The binary, there.
+    pub(super) fn command(&self) -> Command {
         let mut command = aftercommit();
         command.current_dir(self.here()).env("TMPDIR", self.0.path().join("tmp"));
         command
@@ -69,7 +77,7 @@ async fn demo_says_its_figures_as_json_and_they_are_right() {
 }
 
 /// The `http://…` addresses that a text names, as host and path.
-fn urls(text: &str) -> Vec<(String, String)> {
+pub(super) fn urls(text: &str) -> Vec<(String, String)> {
     let rests = text.split_whitespace().filter_map(|word| word.strip_prefix("http://"));
     rests
         .map(|rest| rest.split_once('/').unwrap_or((rest, "")))

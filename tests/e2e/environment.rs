@@ -22,8 +22,13 @@ pub(super) fn postgres_program(name: &str) -> PathBuf {
     PathBuf::from(required("AFTERCOMMIT_TEST_PG_BIN")).join(name)
 }
 
-/// A Python that has psycopg.
-pub(super) fn python() -> String {
+/// A RabbitMQ in which queues may be made.
+pub(super) fn amqp_url() -> String {
+    required("AFTERCOMMIT_TEST_AMQP")
+}
+
+/// A Python with the packages of `tests/requirements.txt`.
+pub(crate) fn python() -> String {
     required("AFTERCOMMIT_TEST_PYTHON")
 }
 
@@ -37,8 +42,18 @@ pub(super) fn localstripe() -> String {
     required("AFTERCOMMIT_TEST_LOCALSTRIPE")
 }
 
-/// A file of `examples/`.
-pub(super) fn example(name: &str) -> PathBuf {
+/// A file of the repository.
+pub(super) fn file(path: &str) -> PathBuf {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    root.parent().expect("the workspace is above").join("examples").join(name)
+    root.parent().expect("the workspace is above").join(path)
+}
+
+/// A file of `examples/`.
+pub(crate) fn example(name: &str) -> PathBuf {
+    file("examples").join(name)
+}
+
+/// A script beside these tests.
+pub(super) fn script(name: &str) -> PathBuf {
+    file("tests/e2e").join(name)
 }

@@ -32,6 +32,8 @@ pub(super) struct Faults {
     pub(super) requests_one_in: u64,
     /// One answer in so many is thrown away after the server gave it; 0: none.
     pub(super) answers_one_in: u64,
+    /// How calls are lost: one of these.
+    pub(super) losses: &'static [Loss],
 }
 
 impl Faults {
@@ -40,6 +42,7 @@ impl Faults {
         hold: (Duration::from_millis(50), Duration::from_millis(400)),
         requests_one_in: 10,
         answers_one_in: 5,
+        losses: &[Loss::Reset, Loss::Close, Loss::Silence],
     };
     /// Records, holds and forwards, nothing more.
     pub(super) const NONE: Self = Self { requests_one_in: 0, answers_one_in: 0, ..Self::MAIN };
@@ -173,13 +176,10 @@ async fn call(
         let spread = u64::try_from((faults.hold.1 - faults.hold.0).as_micros()).expect("less than minutes");
         let hold = faults.hold.0 + Duration::from_micros(chance.below(spread + 1));
         // Drawn whether or not they are wanted, so that the plan of a seed does not depend on the faults.
-        let (request, answer, loss) = (chance.next(), chance.next(), chance.below(3));
+        let (request, answer) = (chance.next(), chance.next());
+        let loss = chance.below(u64::try_from(faults.losses.len()).expect("a few"));
         let one_in = |draw: u64, n: u64| n != 0 && draw.is_multiple_of(n);
-        let loss = match loss {
-            0 => Loss::Reset,
-            1 => Loss::Close,
-            _ => Loss::Silence,
-        };
+        let loss = faults.losses[usize::try_from(loss).expect("a few")];
         (hold, one_in(request, faults.requests_one_in), one_in(answer, faults.answers_one_in), loss)
     };
     if drop_request {

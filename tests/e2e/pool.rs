@@ -33,7 +33,12 @@ fn registration() -> Registration {
         rate: None,
         origin: None,
     };
-    Registration { worker: Some("w1".into()), version: "0.0.0-test", downstreams: vec![downstream] }
+    Registration {
+        worker: Some("w1".into()),
+        version: "0.0.0-test",
+        downstreams: vec![downstream],
+        requests: None,
+    }
 }
 
 fn person() -> Actor {

@@ -24,7 +24,7 @@ use tokio::{
 };
 
 /// Says whether a statement is the one that is meant. It is given the whole text, in lower case.
-pub(super) type Matches = fn(&str) -> bool;
+pub(crate) type Matches = fn(&str) -> bool;
 
 #[derive(Default)]
 struct Control {
@@ -36,13 +36,15 @@ struct Control {
     marked: AtomicU64,
     silent: AtomicBool,
     delay_us: AtomicU64,
+    // New connections are reset.
+    refusing: AtomicBool,
     statements: Mutex<Vec<String>>,
 }
 
 /// A running proxy; it stops when dropped.
-pub(super) struct TcpProxy {
+pub(crate) struct TcpProxy {
     /// Where it listens.
-    pub(super) address: SocketAddr,
+    pub(crate) address: SocketAddr,
     control: Arc<Control>,
     cut: Arc<Notify>,
     _server: JoinSet<()>,
@@ -50,7 +52,7 @@ pub(super) struct TcpProxy {
 
 impl TcpProxy {
     /// Starts one in front of `upstream`.
-    pub(super) async fn start(upstream: String) -> Self {
+    pub(crate) async fn start(upstream: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         let control = Arc::new(Control::default());
@@ -61,44 +63,54 @@ impl TcpProxy {
     }
 
     /// Forwards the next `times` statements that match, waits for their answers, swallows these and resets the connections.
-    pub(super) fn swallow_answers_of(&self, matches: Matches, times: u32) {
+    pub(crate) fn swallow_answers_of(&self, matches: Matches, times: u32) {
         *lock(&self.control.trap) = Some((matches, times));
     }
 
     /// How often an answer was swallowed.
-    pub(super) fn swallowed(&self) -> u64 {
+    pub(crate) fn swallowed(&self) -> u64 {
         self.control.sprung.load(Ordering::SeqCst)
     }
 
     /// Marks every connection that runs a matching statement from now on.
-    pub(super) fn mark(&self, matches: Matches) {
+    pub(crate) fn mark(&self, matches: Matches) {
         *lock(&self.control.mark) = Some(matches);
     }
 
     /// How many connections were marked so far.
-    pub(super) fn marked(&self) -> u64 {
+    pub(crate) fn marked(&self) -> u64 {
         self.control.marked.load(Ordering::SeqCst)
     }
 
     /// Drops every byte, both ways, of the connections that are marked now; nobody is told. Later ones are served.
-    pub(super) fn silence_marked(&self) {
+    pub(crate) fn silence_marked(&self) {
         self.control.silent.store(true, Ordering::SeqCst);
         *lock(&self.control.mark) = None;
     }
 
     /// Holds every piece that a client sends for this long.
-    pub(super) fn delay(&self, delay: Duration) {
+    pub(crate) fn delay(&self, delay: Duration) {
         let micros = u64::try_from(delay.as_micros()).expect("seconds");
         self.control.delay_us.store(micros, Ordering::SeqCst);
     }
 
+    /// Resets every connection that comes from now on.
+    pub(crate) fn refuse_all(&self) {
+        self.control.refusing.store(true, Ordering::SeqCst);
+    }
+
+    /// Serves connections again.
+    pub(crate) fn accept_again(&self) {
+        self.control.refusing.store(false, Ordering::SeqCst);
+    }
+
     /// Resets every open connection.
-    pub(super) fn cut_all(&self) {
+    pub(crate) fn cut_all(&self) {
         self.cut.notify_waiters();
     }
 
     /// The distinct statements that went through, for a message when a trap was never sprung.
-    pub(super) fn statements(&self) -> Vec<String> {
+    pub(crate) fn statements(&self) -> Vec<String> {
         lock(&self.control.statements).clone()
     }
 }
@@ -128,6 +140,9 @@ impl Link {
 }
 
 async fn serve(client: TcpStream, upstream: String, control: Arc<Control>, cut: Arc<Notify>) {
+    if control.refusing.load(Ordering::SeqCst) {
+        return super::ledger_proxy::reset(client);
+    }
     let Ok(server) = TcpStream::connect(&upstream).await else {
         return super::ledger_proxy::reset(client);
     };

@@ -32,6 +32,11 @@ async fn a_viewer_sees_every_list_and_nothing_that_was_sent_or_answered(db: &Tes
     let settled = Settling::of(&claim).decided(aftercommit::decision::Decision::Succeed, &answered);
     worker.settle(settled).await;
     db.insert("pay", "k2").await;
+    let request = crate::support::request("tenant-7", "k9", HIDDEN[0]);
+    let mut tx = db.sql.begin().await;
+    tx.begin_request(&request).await.expect("it begins");
+    tx.finish_request(&request, &crate::support::answered(201, HIDDEN[1])).await.expect("it is finished");
+    tx.commit().await;
     let id = id.to_string();
     for (words, says) in [
         (&["effects", "list"][..], "k2"),
@@ -45,6 +50,7 @@ async fn a_viewer_sees_every_list_and_nothing_that_was_sent_or_answered(db: &Tes
         (&["downstreams", "list"], "pay"),
         (&["workers"], "w1"),
         (&["audit"], ""),
+        (&["requests"], "k9"),
     ] {
         let out = run_ok(&mut viewer(words), SOON).await;
         assert!(out.contains(says), "{words:?}: {out}");

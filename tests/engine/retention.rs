@@ -21,7 +21,7 @@ async fn every_table_stays_bounded_and_late_keys_are_answered(db: &TestDatabase)
     let plan = Plan {
         lasts: Duration::from_secs(16),
         per_second: 60,
-        retention: Retention { payloads: ms(800), history: ms(1600), keys: ms(3000) },
+        retention: Retention { payloads: ms(800), history: ms(1600), keys: ms(3000), ..Retention::default() },
         restart_every: Duration::from_secs(4),
     };
     let load = Load::run(db, plan, Chance::seeded()).await;
@@ -42,7 +42,7 @@ fn ten_minutes() {
     let plan = Plan {
         lasts: s(600),
         per_second: 200,
-        retention: Retention { payloads: s(10), history: s(20), keys: s(60) },
+        retention: Retention { payloads: s(10), history: s(20), keys: s(60), ..Retention::default() },
         restart_every: s(30),
     };
     let commit = report::commit();

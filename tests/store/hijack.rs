@@ -77,7 +77,14 @@ fn shadows(schema: &str) -> Vec<String> {
         function("quote_literal(text)", "text", "''"),
         function("pg_notify(text, text)", "text", "''"),
         function("nextval(regclass)", "bigint", "1"),
+        function("hashtextextended(text, bigint)", "bigint", "1"),
+        function("pg_try_advisory_xact_lock(bigint)", "boolean", "true"),
+        function("set_config(text, text, boolean)", "text", "''"),
+        function("octet_length(text)", "integer", "1"),
+        function("pg_current_xact_id()", "xid8", "'1'"),
         function("json_depth(text)", "integer", "1"),
+        function("request_problem(text, text, text, interval)", "text", "NULL"),
+        function("this_request()", "bigint", "1"),
         function("key_problem(text, text, integer, integer, text)", "text", "NULL"),
         function("same(text, text)", "boolean", "true"),
         function("matches(text, text)", "boolean", "true"),
@@ -86,11 +93,17 @@ fn shadows(schema: &str) -> Vec<String> {
     ]
 }
 
-const ENQUEUE: [&str; 4] = [
+const CALLS: [&str; 8] = [
     "INSERT INTO aftercommit.effects (downstream, idempotency_key, payload, metadata) VALUES ('pay', 'plain', '{\"a\":1}', '{}')",
     "SELECT * FROM aftercommit.enqueue('pay', '{\"a\":1}', 'called')",
     "SELECT * FROM aftercommit.enqueue('pay', '{\"a\":1}', 'called')",
     "SELECT * FROM aftercommit.key_refusals('{pay}', '{k}')",
+    "DO $$ BEGIN PERFORM aftercommit.begin_request('shop', 'k', 'f'); PERFORM aftercommit.enqueue('pay', '{}'); \
+     INSERT INTO aftercommit.effects (downstream) VALUES ('pay'); \
+     PERFORM aftercommit.finish_request('shop', 'k', 200, '', ''); END $$",
+    "SELECT * FROM aftercommit.begin_request('shop', 'k', 'f', '1 hour')",
+    "SELECT * FROM aftercommit.begin_request('shop', 'k', '\\x00'::bytea)",
+    "SELECT aftercommit.inbox_accept('billing', 'm')",
 ];
 
 /// Security row "DB roles": without a pinned path a temporary table and its trigger ran the application's code as the owner.
@@ -102,7 +115,7 @@ async fn what_an_application_shadows_never_runs_as_the_owner(db: &TestDatabase) 
         attacker.does(&sql).await;
     }
     // Tables with our names, whose triggers note who writes.
-    for table in ["effects", "queue", "downstreams", "meta", "outcomes", "loot"] {
+    for table in ["effects", "queue", "downstreams", "meta", "outcomes", "requests", "inbox", "loot"] {
         attacker.does(&format!("CREATE TEMP TABLE {table} AS SELECT 1 AS id, 'x'::text AS name")).await;
         attacker
             .does(&format!(
@@ -118,7 +131,7 @@ async fn what_an_application_shadows_never_runs_as_the_owner(db: &TestDatabase) 
     }
     for path in ["pg_temp, ATTACKER, pg_catalog", "ATTACKER, pg_temp, pg_catalog, public"] {
         attacker.does(&format!("SET search_path = {path}")).await;
-        for sql in ENQUEUE {
+        for sql in CALLS {
             let sql = sql.replace("plain", &format!("plain of {}", path.len()));
             // It may fail by its own shadows; what it may not is run them as somebody else.
             drop(on_session(&mut attacker.session, &sql).await);

@@ -152,7 +152,7 @@ async fn what_has_not_ended_keeps_everything(db: &TestDatabase) {
         in_state(db, state.as_str(), state).await;
     }
     let log = db.sql.number("SELECT count(*) FROM aftercommit.attempts").await;
-    for step in Step::ALL {
+    for step in Step::OF_EFFECTS {
         assert_eq!(drop_all(db, step).await, 4, "{step:?} takes what has ended");
     }
     let kept = db.sql.number("SELECT count(*) FROM aftercommit.effects WHERE payload IS NOT NULL").await;
@@ -167,11 +167,11 @@ async fn what_has_not_ended_keeps_everything(db: &TestDatabase) {
 async fn what_ended_lately_keeps_everything(db: &TestDatabase) {
     let (old, young) = (in_state(db, "a", State::Succeeded).await, in_state(db, "b", State::Succeeded).await);
     db.shift_back("outcomes", "finished_at", old, HOUR * 2).await;
-    let retention = Retention { payloads: HOUR, history: HOUR, keys: HOUR };
-    for step in Step::ALL {
+    let retention = Retention { payloads: HOUR, history: HOUR, keys: HOUR, ..Retention::default() };
+    for step in Step::OF_EFFECTS {
         assert_eq!(db.store.due(step, &retention).await.expect("due is counted"), 1, "{step:?}");
     }
-    for step in Step::ALL {
+    for step in Step::OF_EFFECTS {
         let batch = db.store.drop_batch(step, HOUR, 100).await.expect("the step runs");
         assert_eq!((batch.effects, batch.more), (1, false), "{step:?}");
         assert_eq!(db.store.due(step, &retention).await.expect("due is counted"), 0, "{step:?}");
@@ -287,7 +287,7 @@ async fn counts_and_audit_follow_the_effects(db: &TestDatabase) {
     let kept = in_state(db, "doubt", State::InDoubt).await;
     db.store.act(kept, &Verb::Redact, &person(), None).await.expect("acting works");
     assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.audit").await, 1, "the cancel");
-    for step in Step::ALL {
+    for step in Step::OF_EFFECTS {
         drop_all(db, step).await;
     }
     db.store.maintain().await.expect("counters are folded");

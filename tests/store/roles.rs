@@ -53,6 +53,11 @@ async fn an_application_can_do_its_three_things(db: &TestDatabase) {
         "SELECT * FROM aftercommit.key_refusals('{pay}', '{k3}')".to_owned(),
         "SELECT state, attempts FROM aftercommit.status WHERE downstream = 'pay' AND idempotency_key = 'k1'"
             .to_owned(),
+        "SELECT aftercommit.inbox_accept('billing', 'm')".to_owned(),
+        "BEGIN; SELECT * FROM aftercommit.begin_request('s', 'k', 'f'); SELECT * FROM aftercommit.enqueue('pay', '{}'); \
+         SELECT aftercommit.finish_request('s', 'k', 200, '', ''); COMMIT"
+            .to_owned(),
+        "SELECT * FROM aftercommit.begin_request('s', 'k', 'f', '1 hour')".to_owned(),
     ];
     for sql in &allowed {
         on_session(&mut session, sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
@@ -60,7 +65,7 @@ async fn an_application_can_do_its_three_things(db: &TestDatabase) {
     let error = on_session(&mut session, &INSERT.replace("k1", " k")).await.expect_err("a bad key");
     assert!(error.to_string().contains("idempotency_key"), "checked as for everybody: {error}");
     gone(db, session, &name).await;
-    assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.queue").await, 2);
+    assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.queue").await, 3);
 }
 
 async fn an_application_can_do_nothing_else(db: &TestDatabase) {
@@ -77,6 +82,9 @@ async fn an_application_can_do_nothing_else(db: &TestDatabase) {
         "INSERT INTO aftercommit.effects (downstream, created_at) VALUES ('pay', now())",
         "INSERT INTO aftercommit.effects (downstream, enqueued_by) VALUES ('pay', 'me')",
         "INSERT INTO aftercommit.effects (downstream, fingerprint) VALUES ('pay', NULL)",
+        "INSERT INTO aftercommit.effects (downstream, request_id) VALUES ('pay', 1)",
+        "SELECT request_id FROM aftercommit.effects",
+        "SELECT aftercommit.this_request()",
         "INSERT INTO aftercommit.effects (downstream, idempotency_key) VALUES ('pay', 'k1') ON CONFLICT (downstream, idempotency_key) DO UPDATE SET target = 'x'",
         "SELECT payload FROM aftercommit.effects",
         "SELECT count(*) FROM aftercommit.effects WHERE metadata IS NULL",
@@ -197,9 +205,11 @@ async fn the_catalog_grants_an_application_nothing_more(db: &TestDatabase) {
         db.sql.rows(functions).await.iter().map(|row| row["name"].clone().unwrap_or_default()).collect();
     assert!(callable.contains(&"enqueue".to_owned()), "{callable:?}");
     assert!(
-        callable
-            .iter()
-            .all(|name| matches!(name.as_str(), "enqueue" | "derive_key" | "existing" | "key_refusals")),
+        callable.iter().all(|name| {
+            matches!(name.as_str(), "enqueue" | "derive_key" | "existing" | "key_refusals")
+                || matches!(name.as_str(), "begin_request" | "finish_request" | "inbox_accept")
+                || name == "is_of_this_request"
+        }),
         "an application may call: {callable:?}"
     );
     let public = "SELECT p.proname AS name, 'EXECUTE' AS privilege FROM pg_proc p WHERE p.pronamespace = 'aftercommit'::regnamespace \

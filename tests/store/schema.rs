@@ -21,6 +21,7 @@ on_every_database! {
 on_postgres! {
     a_migrator_that_waits_for_a_table_lets_the_others_pass,
     an_index_that_failed_to_be_built_is_not_taken_for_one,
+    what_was_made_by_hand_before_the_guard_is_found,
 }
 
 /// A database with the steps before `next`.
@@ -75,6 +76,30 @@ async fn an_index_that_failed_to_be_built_is_not_taken_for_one(db: &TestDatabase
     old.sql.execute(&valid(true)).await;
     let done = store::migrate(&old.url, None).await.expect("it finds what was built by hand");
     assert_eq!(done.to, SCHEMA_VERSION);
+    old.remove().await;
+}
+
+async fn what_was_made_by_hand_before_the_guard_is_found(db: &TestDatabase) {
+    let old = older(db, "-- 0007 Guard").await;
+    const ADD: &str = "ALTER TABLE aftercommit.effects ADD COLUMN request_id bigint";
+    let readme = include_str!("../../migrations/README.md");
+    old.sql.execute(ADD).await;
+    let build = "CREATE INDEX CONCURRENTLY effects_request ON aftercommit.effects (request_id) WHERE request_id IS NOT NULL";
+    assert!(readme.contains(ADD) && readme.contains(build), "as people are told to do it by hand");
+    old.sql.execute(build).await;
+    let number = "SELECT 'aftercommit.effects_request'::regclass::oid";
+    let built = old.sql.number(number).await;
+    let valid = |is: bool| format!("UPDATE pg_index SET indisvalid = {is} WHERE indexrelid = {built}");
+    old.sql.execute(&valid(false)).await;
+    let error = store::migrate(&old.url, None).await.expect_err("nothing would be served by it");
+    let said = format!("{error:?}");
+    assert!(
+        said.contains("effects_request is INVALID") && said.contains("DROP INDEX CONCURRENTLY"),
+        "{said}"
+    );
+    old.sql.execute(&valid(true)).await;
+    assert_eq!(store::migrate(&old.url, None).await.expect("it goes on").to, SCHEMA_VERSION);
+    assert_eq!(old.sql.number(number).await, built, "it is the one that was built by hand");
     old.remove().await;
 }
 

@@ -6,7 +6,9 @@ use aftercommit::{state::State, store::Acted, verb::Verb};
 use tokio::time::Instant;
 
 use super::stage::{Stage, person};
-use crate::support::{TestDatabase, eventually, insert_sql, on_every_database, on_postgres, within};
+use crate::support::{
+    TestDatabase, close_session, eventually, insert_sql, on_every_database, on_postgres, on_session, within,
+};
 
 on_every_database! {
     waiting_for_work_ends_in_time,
@@ -15,6 +17,7 @@ on_every_database! {
 on_postgres! {
     a_commit_wakes_a_waiting_worker,
     inserts_of_every_size_commit,
+    who_inserts_nothing_wakes_nobody,
     a_notification_carries_nothing,
     a_lost_listener_stops_nothing_and_comes_back,
     anybody_may_notify_and_nothing_follows_from_it,
@@ -75,6 +78,24 @@ async fn inserts_of_every_size_commit(db: &TestDatabase) {
         .await;
     assert_eq!(written, 3000);
     assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.queue").await, 3003);
+}
+
+/// A transaction that notifies cannot be prepared.
+async fn who_inserts_nothing_wakes_nobody(db: &TestDatabase) {
+    let mut session = db.sql.session().await;
+    let effects = "INSERT INTO aftercommit.effects (downstream, idempotency_key, due_at)";
+    on_session(&mut session, &format!("{effects} VALUES ('pay', 'there', NULL)")).await.expect("written");
+    for rows in
+        ["SELECT 'pay', 'none', NULL WHERE false", "VALUES ('pay', 'there', NULL) ON CONFLICT DO NOTHING"]
+    {
+        for end in ["ROLLBACK", "COMMIT"] {
+            on_session(&mut session, "BEGIN").await.expect("it begins");
+            on_session(&mut session, &format!("{effects} {rows}")).await.expect(rows);
+            on_session(&mut session, "PREPARE TRANSACTION 'nothing'").await.expect(rows);
+            on_session(&mut session, &format!("{end} PREPARED 'nothing'")).await.expect(rows);
+        }
+    }
+    close_session(session).await;
 }
 
 /// NOTIFY-03.

@@ -64,7 +64,7 @@ pub(crate) fn registered(name: &str, terms: RegisteredTerms) -> RegisteredDownst
 
 /// A worker's registration.
 pub(crate) fn registration(worker: &str, downstreams: Vec<RegisteredDownstream>) -> Registration {
-    Registration { worker: Some(worker.into()), version: "0.0.0-test", downstreams }
+    Registration { worker: Some(worker.into()), version: "0.0.0-test", downstreams, requests: None }
 }
 
 /// Up to `slots` effects of `downstream`, with the numbers that its terms were given.

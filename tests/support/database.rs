@@ -81,6 +81,21 @@ impl TestDatabase {
         connect(&self.url, self.way).await
     }
 
+    /// The same database through the pooler, where the case runs behind one.
+    pub(crate) fn pooler_url(&self) -> Option<String> {
+        (self.way == Way::Pooled).then(|| pooled(&self.url))
+    }
+
+    /// The application's connections from another process.
+    pub(crate) async fn another_sql(&self) -> Sql {
+        sql(&self.url).await
+    }
+
+    /// The same database through the pgbouncer of the test run.
+    pub(crate) fn pooled_url(&self) -> String {
+        pooled(&self.url)
+    }
+
     /// Removes the database, whoever is still connected.
     pub(crate) async fn remove(self) {
         drop(self.store);

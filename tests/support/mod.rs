@@ -6,6 +6,7 @@ mod cases;
 mod chance;
 mod database;
 mod enqueue;
+mod guard;
 mod scripted;
 mod sql;
 mod wait;
@@ -18,6 +19,7 @@ pub(crate) use builders::{
 pub(crate) use cases::{on_every_database, on_every_way, on_postgres, on_sqlite, run, run_pooled};
 pub(crate) use chance::Chance;
 pub(crate) use database::{Engine, TestDatabase, Unmigrated, Way, insert_sql};
+pub(crate) use guard::{answered, request};
 pub(crate) use scripted::{Script, Scripted};
 pub(crate) use sql::{Row, Sql, Tx, close_session, on_session};
 pub(crate) use wait::{eventually, within};

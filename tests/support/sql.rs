@@ -165,11 +165,15 @@ impl Tx {
 
     /// Commits.
     pub(crate) async fn commit(self) {
+        self.try_commit().await.expect("the transaction commits");
+    }
+
+    /// Commits, or gives the database's error.
+    pub(crate) async fn try_commit(self) -> Result<(), sqlx::Error> {
         match self {
             Self::Postgres(tx) => tx.commit().await,
             Self::Sqlite(tx) => tx.commit().await,
         }
-        .expect("the transaction commits");
     }
 
     /// Rolls back.

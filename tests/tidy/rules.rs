@@ -94,8 +94,11 @@ pub(super) fn arrows(tree: &Tree) -> Vec<String> {
         }
         if path.starts_with("src/") {
             let layer = path == "src/guard/layer.rs";
-            let outside: &[&str] =
-                if layer { &["reqwest", "lapin", "lettre"] } else { &["reqwest", "lapin", "lettre", "axum"] };
+            let outside: &[&str] = if layer {
+                &["reqwest", "lapin", "lettre"]
+            } else {
+                &["reqwest", "lapin", "lettre", "axum::"]
+            };
             complaints.extend(forbid(path, text, outside, "the library knows no downstream and no HTTP"));
         }
         let elsewhere = "what differs between databases differs in their own folders";

@@ -5,7 +5,7 @@ use aftercommit::{
     effect::EffectId,
     outcome::Verdict,
     state::State,
-    store::{Audited, Breaker, DownstreamInfo, LoggedAttempt, Status, WorkerInfo},
+    store::{Audited, Breaker, DownstreamInfo, LoggedAttempt, RequestInfo, Status, WorkerInfo},
 };
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -217,6 +217,30 @@ impl<'a> From<&'a Audited> for AuditJson<'a> {
             from_state: row.from_state.as_deref(),
             to_state: row.to_state.as_deref(),
             reason: row.reason.as_deref(),
+        }
+    }
+}
+
+/// A guarded request. What it was answered with is shown to nobody but whoever repeats it.
+#[derive(Serialize)]
+pub(crate) struct RequestJson<'a> {
+    scope: &'a str,
+    key: &'a str,
+    status: u16,
+    effects: u64,
+    created_at: Time,
+    expires_at: Time,
+}
+
+impl<'a> From<&'a RequestInfo> for RequestJson<'a> {
+    fn from(info: &'a RequestInfo) -> Self {
+        Self {
+            scope: &info.scope,
+            key: &info.key,
+            status: info.status,
+            effects: info.effects,
+            created_at: Time(info.created_at),
+            expires_at: Time(info.expires_at),
         }
     }
 }

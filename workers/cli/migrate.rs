@@ -77,15 +77,18 @@ pub(crate) async fn migrate(url: &str, environment: Option<&str>) -> anyhow::Res
     store::migrate(url, environment).await.with_context(|| format!("migrating {}", without_password(url)))
 }
 
-/// Makes the configured downstreams known, without a worker that would serve them.
+/// Makes the configured downstreams known, without a worker that would serve them, and how long answers are kept.
 async fn register(url: &str, settings: &Settings) -> anyhow::Result<Vec<String>> {
     let downstreams = settings.registered();
     let names = downstreams.iter().map(|downstream| downstream.name.to_string()).collect();
-    if !downstreams.is_empty() {
-        let store = open(url, &Options::default()).await?;
-        let registration = Registration { worker: None, version: env!("CARGO_PKG_VERSION"), downstreams };
-        store.register(&registration).await.context("making the downstreams known")?;
-    }
+    let store = open(url, &Options::default()).await?;
+    let registration = Registration {
+        worker: None,
+        version: env!("CARGO_PKG_VERSION"),
+        downstreams,
+        requests: Some(settings.retention.requests),
+    };
+    store.register(&registration).await.context("making the downstreams known")?;
     Ok(names)
 }
 

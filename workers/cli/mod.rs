@@ -21,6 +21,7 @@ mod output;
 mod parse;
 mod profiles;
 mod purge;
+mod requests;
 mod serve;
 mod table;
 mod times;
@@ -126,6 +127,8 @@ enum Command {
     /// List the workers and what they serve
     #[command(after_help = "Example:\n  aftercommit workers")]
     Workers,
+    /// List guarded requests that were answered: whose, when, with what status
+    Requests(requests::RequestsArgs),
     /// Drop what was kept long enough, now and to the end
     Purge(purge::PurgeArgs),
     /// List who did what to which effect, newest first
@@ -156,6 +159,7 @@ impl Command {
             | Self::Downstreams(_)
             | Self::Workers
             | Self::Audit(_)
+            | Self::Requests(_)
             | Self::Hold(_)
             | Self::Purge(_)
             | Self::Bench(_)
@@ -201,6 +205,7 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Effects(command) => effects::run(&context, command).await,
         Command::Downstreams(command) => fleet::downstreams(&context, &command).await,
         Command::Workers => fleet::workers(&context).await,
+        Command::Requests(args) => requests::run(&context, &args).await,
         Command::Purge(args) => purge::run(&context, &args).await,
         Command::Audit(args) => fleet::audit(&context, &args).await,
         Command::Hold(command) => hold::run(&context, &command).await,

@@ -25,9 +25,10 @@ use super::{
 #[command(after_help = "\
 Drops what [retention] of the configuration does not keep any longer, or what
 the ages given here do not. Without either it refuses: what is dropped cannot
-be had back. Workers do the same, little by little. Nothing that has not
-ended, or is in doubt, is touched. Ctrl-C stops it between two batches; what
-was dropped is dropped.
+be had back. With them go answers of guarded requests and received messages
+whose own time is over. Workers do the same, little by little. Nothing that
+has not ended, or is in doubt, is touched, nor the answer of its request.
+Ctrl-C stops it between two batches; what was dropped is dropped.
 
 Examples:
   aftercommit purge --dry-run
@@ -135,7 +136,8 @@ fn retention(context: &Context, args: &PurgeArgs) -> anyhow::Result<Retention> {
              or all of --payloads, --history and --keys",
         ));
     };
-    let retention = Retention { payloads, history, keys };
+    // What came in says itself how long it is kept.
+    let retention = Retention { payloads, history, keys, ..Retention::default() };
     retention.validate().map_err(|(setting, problem)| fail(Exit::Usage, format!("--{setting} {problem}")))?;
     Ok(retention)
 }
@@ -149,7 +151,8 @@ fn confirm(args: &PurgeArgs, retention: &Retention) -> anyhow::Result<()> {
         return Err(fail(Exit::Usage, "this is confirmed on a terminal: add --yes to confirm it here"));
     }
     talk!(
-        "Of effects that have ended: payloads go after {}, history after {}, keys after {}. That cannot be undone.",
+        "Of effects that have ended: payloads go after {}, history after {}, keys after {}. Answers of requests and \
+         received messages go when their own time is over. That cannot be undone.",
         span(retention.payloads),
         span(retention.history),
         span(retention.keys)
@@ -181,15 +184,19 @@ fn told(context: &Context, what: &str, purged: &Purged, forgotten: Option<u64>) 
             "payloads": purged.payloads,
             "history": purged.history,
             "keys": purged.keys,
+            "requests": purged.requests,
+            "inbox": purged.inbox,
             "unused": forgotten,
             "clock_ahead": purged.ahead.is_some(),
         }));
     }
     data(format!(
-        "{what}: payloads of {}, history of {}, keys of {}",
+        "{what}: payloads of {}, history of {}, keys of {}, {}, {}",
         plural(purged.payloads, "effect"),
         plural(purged.history, "effect"),
         plural(purged.keys, "effect"),
+        plural(purged.requests, "answered request"),
+        plural(purged.inbox, "received message"),
     ))?;
     if let Some(rows) = forgotten.filter(|rows| *rows > 0) {
         data(format!("forgotten: {} that nothing refers to", plural(rows, "row")))?;

@@ -51,7 +51,6 @@ pub use worker::Worker;
 
 /// Loopback: anything else requires auth.
 const LISTEN: &str = "127.0.0.1:7799";
-const DAY: Duration = Duration::from_secs(86_400);
 
 /// Where the configuration is read from.
 #[derive(Clone, Debug, Default)]
@@ -103,7 +102,12 @@ pub struct Retention {
 impl Retention {
     /// As the engine and `purge` take it.
     pub fn kept(&self) -> aftercommit::store::Retention {
-        aftercommit::store::Retention { payloads: self.payloads, history: self.history, keys: self.keys }
+        aftercommit::store::Retention {
+            payloads: self.payloads,
+            history: self.history,
+            keys: self.keys,
+            requests: self.requests,
+        }
     }
 }
 
@@ -323,7 +327,7 @@ fn retention(section: Section<'_>) -> Result<Retention, ConfigError> {
     let retention = Retention {
         history: section.get_or("history", default.history.min(keys))?,
         payloads: section.get_or("payloads", default.payloads.min(keys))?,
-        requests: section.get_or("requests", DAY)?,
+        requests: section.get_or("requests", default.requests)?,
         keys,
     };
     retention.kept().validate().map_err(|(key, problem)| section.error(key, problem))?;

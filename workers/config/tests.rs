@@ -314,6 +314,14 @@ fn what_is_kept_for_how_long_fits_together() {
         let said = refused(&retention(lines));
         assert!(said.contains(key) && said.contains("retention.keys"), "{said}");
     }
+    for length in ["0s", "3601d"] {
+        let said = refused(&retention(&format!("requests = \"{length}\"")));
+        assert!(said.contains("retention.requests") && said.contains("longer than 0"), "{said}");
+    }
+    assert_eq!(
+        load(&retention("requests = \"1ms\"")).unwrap().retention.kept().requests,
+        Duration::from_millis(1)
+    );
     // Shorter keys shorten the defaults.
     let short = load(&retention("keys = \"1h\"")).unwrap();
     let hour = Duration::from_secs(3600);

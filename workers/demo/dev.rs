@@ -1,6 +1,6 @@
 //! `aftercommit dev`: worker, page and sinks in one process, on SQLite, without configuration.
 
-use std::{future::IntoFuture as _, sync::Arc, time::Duration};
+use std::{future::IntoFuture as _, net::SocketAddr, sync::Arc, time::Duration};
 
 use aftercommit::{
     clock::SystemClock,
@@ -17,6 +17,7 @@ use tokio::{net::TcpListener, task::JoinSet};
 
 use super::{
     fault::FAIL_WORDS,
+    shop::Shop,
     sink::{Memory, Sink},
     stage::{CONTRACT, NO_FOLDER},
 };
@@ -66,12 +67,21 @@ pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit
     let stop = Stop::default();
     let operations = Operations::default();
     operations.watch(Arc::clone(&database), Some((Arc::clone(&engine), stop.clone())));
+    let mut app = app(database, &operations);
+    // The service speaks SQLite; a playground on PostgreSQL does without it.
+    let shop = if url.starts_with("sqlite:") { Some(Shop::open(&url).await?) } else { None };
+    let mut orders = Orders::default();
+    if let Some(shop) = shop {
+        orders = Orders::at(address);
+        app = app.merge(shop.router());
+        operations.count_requests(move || shop.counts());
+    }
     let mut tasks = JoinSet::new();
-    tasks.spawn(serve(listener, app(database, &operations), stop.abort.clone()));
+    tasks.spawn(serve(listener, app, stop.abort.clone()));
     let mut worker = JoinSet::new();
     let inner = stop.clone();
     worker.spawn(async move { engine.run(inner).await });
-    greet(&url, address)?;
+    greet(&url, address, &orders)?;
     run_until_stopped(&mut worker, &stop, &mut signals).await
 }
 
@@ -195,18 +205,19 @@ contract = {{ dedupe = "none", on_unknown = "hold", margin = "1s" }}
     )
 }
 
-fn greet(url: &str, address: std::net::SocketAddr) -> anyhow::Result<()> {
+fn greet(url: &str, address: SocketAddr, orders: &Orders) -> anyhow::Result<()> {
     let (program, version) = (program(), env!("CARGO_PKG_VERSION"));
     let file = sqlite_file(url).map_or_else(|| url.to_owned(), |path| path.display().to_string());
+    let Orders { place, twice } = orders;
     data(format!(
         "\n  aftercommit {version}  dev: a playground, not for production\n\n  \
-         Effects   http://{address}/\n  \
+         Effects   http://{address}/\n  {place}\
          Payments  http://{address}/sinks/payments  honours Idempotency-Key\n  \
          Mail      http://{address}/sinks/mail      cannot deduplicate\n  \
          Health    http://{address}/healthz and http://{address}/readyz\n  \
          Metrics   http://{address}/metrics\n  \
          Database  {file}\n\n  \
-         In another terminal, in this folder:\n    \
+         In another terminal, in this folder:\n{twice}    \
          export DATABASE_URL={}\n    \
          {program} enqueue payments --key order-1 --payload '{{\"amount\":1500}}'\n    \
          {program} enqueue mail --payload '{{\"to\":\"a@example.com\",\"fail\":\"timeout\"}}'\n\n  \
@@ -218,6 +229,23 @@ fn greet(url: &str, address: std::net::SocketAddr) -> anyhow::Result<()> {
         quoted(url)
     ))?;
     Ok(())
+}
+
+/// What is told of the order service, where it is served.
+#[derive(Default)]
+struct Orders {
+    place: String,
+    /// The same order, placed twice: the second answer is the first one again.
+    twice: String,
+}
+
+impl Orders {
+    fn at(address: SocketAddr) -> Self {
+        let order = "-H 'Idempotency-Key: \"order-1\"' -d item=tea -d amount=1500 -d currency=jpy";
+        let curl = format!("    curl -i http://{address}/orders {order}\n");
+        let place = format!("Orders    http://{address}/orders  behind the guard; /openapi.json\n  ");
+        Self { place, twice: curl.repeat(2) }
+    }
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ const HORIZON: &str = "SELECT age, holder FROM (
   WHERE xmin IS NOT NULL OR catalog_xmin IS NOT NULL) AS h
 ORDER BY age DESC LIMIT 1";
 
-const TRIGGERS: &str = "SELECT w.name FROM unnest(ARRAY['effects_inserted', 'effects_null']) AS w (name)
+const TRIGGERS: &str = "SELECT w.name FROM unnest(ARRAY['effects_inserted', 'effects_row']) AS w (name)
 LEFT JOIN pg_trigger AS t ON t.tgrelid = 'aftercommit.effects'::regclass AND t.tgname = w.name
 WHERE t.oid IS NULL OR t.tgenabled NOT IN ('O', 'A') ORDER BY w.name";
 

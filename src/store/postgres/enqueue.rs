@@ -14,15 +14,21 @@ use super::{
 };
 use crate::{
     clock::Timestamp,
-    effect::{COLUMNS, EffectId, IdempotencyKey, InvalidEffect, NewEffect},
+    effect::{COLUMNS, EffectId, InvalidEffect, NewEffect},
     enqueue::{Enqueue, Enqueued, Receipt},
     error::EnqueueError,
+    guard::{RequestKey, Scope},
+    key,
     state::State,
 };
 
 /// A key that its downstream cannot take is left out: the trigger would refuse all of them, and the caller's transaction
-/// with them. Sorted, so that two batches wait for each other's keys in one order only. Served by the unique key.
-const INSERT: &str = "INSERT INTO aftercommit.effects (downstream, operation, idempotency_key, payload, body, content_type,
+/// with them. Sorted, so that two batches wait for each other's keys in one order only. Served by the unique key. `$when` may
+/// hold everything back.
+macro_rules! insert_sql {
+    ($when:literal) => {
+        concat!(
+            "INSERT INTO aftercommit.effects (downstream, operation, idempotency_key, payload, body, content_type,
   headers, target, due_at, expires_at, metadata, trace_context)
 SELECT n.downstream, n.operation, n.idempotency_key, n.payload::json, n.body, n.content_type, n.headers::json, n.target,
   coalesce(n.due_at, clock_timestamp()), n.expires_at, n.metadata::jsonb, n.trace_context
@@ -30,13 +36,36 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::tex
   $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[]) WITH ORDINALITY
   AS n (downstream, operation, idempotency_key, payload, body, content_type, headers, target, due_at, expires_at, metadata,
     trace_context, ord)
-WHERE n.ord NOT IN (SELECT r.ord FROM aftercommit.key_refusals($1::text[], $3::text[]) AS r)
+WHERE n.ord NOT IN (SELECT r.ord FROM aftercommit.key_refusals($1::text[], $3::text[]) AS r)",
+            $when,
+            "
 ORDER BY n.downstream COLLATE \"C\", n.idempotency_key COLLATE \"C\"
 ON CONFLICT (downstream, idempotency_key) DO NOTHING
-RETURNING id, downstream, idempotency_key, clock_timestamp() AS now_at";
+RETURNING id, downstream, idempotency_key, clock_timestamp() AS now_at"
+        )
+    };
+}
+
+/// Where every effect has its key.
+const INSERT: &str = insert_sql!("");
+
+/// Where some have none: in a guarded request nothing is written yet, and one row without an id says which request it is, from
+/// which their keys follow. After a transaction's end a setting reads as ''.
+const INSERT_OR_REQUEST: &str = concat!(
+    "WITH written AS (
+",
+    insert_sql!("\n  AND coalesce(current_setting('aftercommit.request', true), '') = ''"),
+    "
+)
+SELECT w.id, w.downstream, w.idempotency_key, w.now_at FROM written AS w
+UNION ALL
+SELECT NULL, current_setting('aftercommit.request_scope', true), current_setting('aftercommit.request_key', true), clock_timestamp()
+WHERE current_setting('aftercommit.request', true) <> ''"
+);
 
 /// What an application may not read about an effect, it may ask: is it this request? Or why it was left out.
 const EXISTING: &str = "SELECT n.ord, x.id, x.state, x.identical,
+  CASE WHEN $9 AND x.id IS NOT NULL THEN aftercommit.is_of_this_request(x.id) ELSE false END AS of_this_request,
   CASE WHEN x.id IS NULL THEN r.problem END AS refusal
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[])
   WITH ORDINALITY AS n (downstream, idempotency_key, operation, payload, body, content_type, headers, target, ord)
@@ -98,7 +127,9 @@ impl Caller<'_> {
     }
 
     async fn enqueue_all(&mut self, effects: Vec<NewEffect>) -> Result<Results, EnqueueError> {
-        let items: Vec<(Name, NewEffect)> = effects.into_iter().map(named).collect();
+        let mut unasked = effects.iter().any(|effect| effect.key.is_none());
+        let mut items: Vec<(Name, NewEffect)> =
+            effects.into_iter().map(|effect| (named(&effect, None), effect)).collect();
         let mut results: Vec<Option<Result<Enqueued, EnqueueError>>> =
             items.iter().map(|item| storable(&item.1).err().map(Err)).collect();
         for _ in 0..ROUNDS {
@@ -111,8 +142,18 @@ impl Caller<'_> {
             for index in &open {
                 first.entry(&items[*index].0).or_insert(*index);
             }
-            for (index, receipt) in insert(self, &items, first).await? {
-                results[index] = Some(Ok(Enqueued::Inserted(receipt)));
+            match insert(self, &items, first, std::mem::take(&mut unasked)).await? {
+                Written::These(written) => {
+                    for (index, receipt) in written {
+                        results[index] = Some(Ok(Enqueued::Inserted(receipt)));
+                    }
+                }
+                Written::NothingIn(request) => {
+                    for (name, effect) in &mut items {
+                        *name = named(effect, Some(&request));
+                    }
+                    continue;
+                }
             }
             let open: Vec<usize> = open.into_iter().filter(|index| results[*index].is_none()).collect();
             for (index, found) in existing(self, &items, &open).await? {
@@ -151,21 +192,43 @@ fn refused(error: sqlx::Error) -> EnqueueError {
     invalid.map_or(EnqueueError::Database(error), EnqueueError::Invalid)
 }
 
-fn named(mut effect: NewEffect) -> (Name, NewEffect) {
-    let key = effect.key.take().unwrap_or_else(IdempotencyKey::random);
-    ((effect.downstream.clone(), key.as_str().to_owned()), effect)
+fn named(effect: &NewEffect, request: Option<&(Scope, RequestKey)>) -> Name {
+    (effect.downstream.clone(), key::of_effect(effect, request).as_str().to_owned())
 }
 
+/// What an INSERT did.
+enum Written {
+    /// These.
+    These(Vec<(usize, Receipt)>),
+    /// Nothing: this transaction acts on this request, and some keys must be derived from it first.
+    NothingIn((Scope, RequestKey)),
+}
+
+/// The request of a row of [`INSERT_OR_REQUEST`]. The database verifies it as it writes.
+fn request(row: &PgRow) -> Result<(Scope, RequestKey), sqlx::Error> {
+    let read = |column| row.try_get::<Option<String>, _>(column).map(Option::unwrap_or_default);
+    let (scope, key) = (Scope::parse(read("downstream")?), RequestKey::parse(read("idempotency_key")?));
+    scope.ok().zip(key.ok()).ok_or_else(|| {
+        sqlx::Error::Protocol(
+            "begin_request gave this transaction another answer than 'new' (ROLLBACK, and send that answer), or something \
+             else has written its settings aftercommit.request, request_scope and request_key (RESET them)"
+                .to_owned(),
+        )
+    })
+}
+
+/// `unasked`: some effects have no key yet, and whether they are part of a guarded request is not known.
 async fn insert(
     caller: &mut Caller<'_>,
     items: &[(Name, NewEffect)],
     first: BTreeMap<&Name, usize>,
-) -> Result<Vec<(usize, Receipt)>, EnqueueError> {
+    unasked: bool,
+) -> Result<Written, EnqueueError> {
     let column = |take: fn(&NewEffect) -> Option<&str>| -> Vec<Option<&str>> {
         first.values().map(|index| take(&items[*index].1)).collect()
     };
     let of = |index: &usize| &items[*index].1;
-    let statement = sql(INSERT)
+    let statement = sql(if unasked { INSERT_OR_REQUEST } else { INSERT })
         .bind(first.keys().map(|name| name.0.as_str()).collect::<Vec<_>>())
         .bind(column(|effect| effect.operation.as_deref()))
         .bind(first.keys().map(|name| name.1.as_str()).collect::<Vec<_>>())
@@ -183,6 +246,9 @@ async fn insert(
         first.iter().map(|(name, index)| ((name.0.as_str(), name.1.as_str()), *index)).collect();
     let mut inserted = Vec::with_capacity(rows.len());
     for row in &rows {
+        let Some(id) = row.try_get::<Option<i64>, _>("id")? else {
+            return Ok(Written::NothingIn(request(row)?));
+        };
         let key: &str = row.try_get("idempotency_key")?;
         let downstream: &str = row.try_get("downstream")?;
         let index = first.get(&(downstream, key)).copied();
@@ -192,9 +258,9 @@ async fn insert(
         let now_at: Timestamp = row.try_get("now_at")?;
         let later = items[index].1.due_at.is_some_and(|due_at| due_at > now_at);
         let state = if later { State::Scheduled } else { State::Ready };
-        inserted.push((index, Receipt { id: EffectId::new(row.try_get("id")?), key: key.to_owned(), state }));
+        inserted.push((index, Receipt { id: EffectId::new(id), key: key.to_owned(), state }));
     }
-    Ok(inserted)
+    Ok(Written::These(inserted))
 }
 
 async fn existing(
@@ -216,7 +282,8 @@ async fn existing(
         .bind(open.iter().map(|index| items[*index].1.body.as_deref()).collect::<Vec<_>>())
         .bind(column(|effect| effect.content_type.as_deref()))
         .bind(column(|effect| effect.headers.as_deref()))
-        .bind(column(|effect| effect.target.as_deref()));
+        .bind(column(|effect| effect.target.as_deref()))
+        .bind(open.iter().any(|index| items[*index].1.key.is_none()));
     let rows = caller.all(statement).await?;
     let mut found = Vec::with_capacity(rows.len());
     for row in &rows {
@@ -231,6 +298,11 @@ async fn existing(
         }
         // Neither there nor refused: whoever held the key has rolled back, and it is tried again.
         let Some(id) = row.try_get::<Option<i64>, _>("id")? else { continue };
+        if items[index].1.key.is_none() && row.try_get("of_this_request")? {
+            let (downstream, key) = (downstream.clone(), key.clone());
+            found.push((index, Err(EnqueueError::NeedsName { downstream, key, id })));
+            continue;
+        }
         if !row.try_get::<bool, _>("identical")? {
             let (downstream, key) = (downstream.clone(), key.clone());
             found.push((index, Err(EnqueueError::OtherRequest { downstream, key, id })));

@@ -21,6 +21,8 @@ const STEPS: &[&str] = &[
     include_str!("../../../migrations/postgres/0004_retention.sql"),
     include_str!("../../../migrations/postgres/0005_identity.sql"),
     include_str!("../../../migrations/postgres/0006_viewer.sql"),
+    include_str!("../../../migrations/postgres/0007_guard.sql"),
+    include_str!("../../../migrations/postgres/0008_enqueue.sql"),
 ];
 
 /// Serialises migrators: the number is the name's first bytes, as no other program would choose it.

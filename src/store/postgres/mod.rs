@@ -7,13 +7,13 @@
 //!
 //! One file per concern: `migrate` · `enqueue` (the caller's transaction) · `budget` · `claim` and `scan` (its watermarks) · `settle` · `sweep` (leases
 //! that ended, overdue effects) · `late` · `register` (workers and terms) · `inspect` · `operate` · `doctor` ·
-//! `retain` · `wake`
-//! (LISTEN) · `row`.
+//! `retain` · `guard` (the caller's transaction) · `received` (what came in, for retention and people) · `wake` (LISTEN) · `row`.
 
 mod budget;
 mod claim;
 mod doctor;
 mod enqueue;
+mod guard;
 mod identity;
 mod inspect;
 mod intent;
@@ -21,6 +21,7 @@ mod late;
 mod migrate;
 mod operate;
 mod probe;
+mod received;
 mod register;
 mod retain;
 mod row;
@@ -48,7 +49,7 @@ use crate::{
     store::{
         Acted, Audited, Claim, Count, Database, DownstreamInfo, Expired, Filter, Inspect, Intent, Late,
         LateAnswer, LoggedAttempt, Look, Operate, Options, Overdue, Pooler, RegisteredTerms, Registration,
-        Settled, Settlement, Status, Store, TermsIds, Token, Want, WorkerInfo,
+        RequestFilter, RequestInfo, Settled, Settlement, Status, Store, TermsIds, Token, Want, WorkerInfo,
     },
     verb::{Actor, Seen, Verb},
 };
@@ -254,6 +255,10 @@ impl Inspect for PgStore {
 
     async fn workers(&self) -> Result<Vec<WorkerInfo>, StoreError> {
         self.known_workers().await
+    }
+
+    async fn requests(&self, filter: &RequestFilter) -> Result<Vec<RequestInfo>, StoreError> {
+        self.page_of_requests(filter).await
     }
 
     async fn audit(&self, effect: Option<EffectId>, limit: u32) -> Result<Vec<Audited>, StoreError> {

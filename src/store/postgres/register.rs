@@ -119,6 +119,9 @@ async fn register(tx: &mut Tx<'_>, registration: &Registration) -> Result<TermsI
         let names: Vec<&str> = registration.downstreams.iter().map(|d| d.name.as_ref()).collect();
         tx.execute(sql(WORKER).bind(&**worker).bind(registration.version).bind(names)).await?;
     }
+    if let Some(kept) = registration.requests {
+        tx.execute(sql("SELECT aftercommit.keep_requests($1)").bind(duration_micros(kept))).await?;
+    }
     let mut ids = TermsIds::new();
     // Two operations of one downstream with equal terms have two rows: each is looked up by its own name.
     let downstreams: BTreeMap<&str, &RegisteredDownstream> =

@@ -16,7 +16,7 @@ use crate::{
     store::{AHEAD_MAX, Ahead, Batch, Retain, Retention, Step},
 };
 
-const DOING: &str = "dropping what was kept long enough";
+pub(super) const DOING: &str = "dropping what was kept long enough";
 
 /// A step's batch. `$1` the step, `$2` its age, `$3` the rows at most. `turn` locks the step's rows: whoever finds them locked
 /// has nothing to do. Each begins where the last batch ended, or from the start once in ten minutes: rows that were skipped,
@@ -59,13 +59,15 @@ SELECT (SELECT count(*) FROM turn) = 0 AS elsewhere, (SELECT count(*) FROM due) 
     };
 }
 
-const fn step_sql(step: Step) -> &'static str {
+/// None of what came in: see received.rs.
+const fn step_sql(step: Step) -> Option<&'static str> {
     match step {
-        Step::Payloads => step_sql!("drop_payloads"),
-        Step::History => step_sql!("drop_history"),
+        Step::Payloads => Some(step_sql!("drop_payloads")),
+        Step::History => Some(step_sql!("drop_history")),
         // Whoever builds flows adds that an effect stays while an unfinished one names it in `needs`, `undoes` or `bindings`;
         // until then those columns are refused.
-        Step::Keys => step_sql!("drop_keys"),
+        Step::Keys => Some(step_sql!("drop_keys")),
+        Step::Requests | Step::Inbox => None,
     }
 }
 
@@ -111,11 +113,9 @@ const FORGET: &str =
 #[async_trait::async_trait]
 impl Retain for PgStore {
     async fn drop_batch(&self, step: Step, age: Duration, limit: u32) -> Result<Batch, StoreError> {
-        let statement = sql(step_sql(step))
-            .bind(step.as_str())
-            .bind(micros(age))
-            .bind(i64::from(limit))
-            .bind(micros(AHEAD_MAX));
+        let Some(text) = step_sql(step) else { return self.drop_received(step, limit).await };
+        let statement =
+            sql(text).bind(step.as_str()).bind(micros(age)).bind(i64::from(limit)).bind(micros(AHEAD_MAX));
         let began = Instant::now();
         let row = self.one(statement).await.map_err(StoreError::during(DOING))?;
         let held = began.elapsed();
@@ -141,6 +141,7 @@ impl Retain for PgStore {
             Step::Payloads => &[3, 1],
             Step::History => &[3, 2],
             Step::Keys => &[0, 1, 2, 3],
+            Step::Requests | Step::Inbox => return self.received_due(step).await,
         };
         let statement = sql(DUE).bind(kept).bind(micros(retention.of(step)));
         let n: i64 = self.scalar(statement).await.map_err(StoreError::during("counting what is due"))?;

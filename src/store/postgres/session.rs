@@ -14,8 +14,8 @@ use super::statement::Statement;
 /// lowered. It must stand in every statement that a downstream, or a person, will act on.
 macro_rules! durable {
     () => {
-        "set_config('synchronous_commit', CASE current_setting('synchronous_commit') \
-         WHEN 'off' THEN 'on' WHEN 'local' THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
+        "pg_catalog.set_config('synchronous_commit', CASE pg_catalog.current_setting('synchronous_commit') \
+         WHEN 'off' THEN 'on' WHEN 'local' THEN 'on' ELSE pg_catalog.current_setting('synchronous_commit') END, true)"
     };
 }
 pub(super) use durable;
@@ -24,29 +24,29 @@ pub(super) use durable;
 ///
 /// A short `statement_timeout` goes first: it could end the rest. The planner's settings, because a plan made while the
 /// tables were empty is kept, and must still be the right one at ten million rows: small sets joined through indexes, and no
-/// compilation. No name is looked up where others may create things.
+/// compilation. No name is looked up where others may create things; nor are those of this statement, which runs first.
 macro_rules! settings {
     ($local:literal) => {
         concat!(
-            "SELECT set_config('statement_timeout', '60s', ",
+            "SELECT pg_catalog.set_config('statement_timeout', '60s', ",
             $local,
-            "), set_config('lock_timeout', '10s', ",
+            "), pg_catalog.set_config('lock_timeout', '10s', ",
             $local,
-            "), set_config('idle_in_transaction_session_timeout', '30s', ",
+            "), pg_catalog.set_config('idle_in_transaction_session_timeout', '30s', ",
             $local,
-            "), set_config('search_path', 'pg_catalog, pg_temp', ",
+            "), pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', ",
             $local,
-            "), set_config('row_security', 'on', ",
+            "), pg_catalog.set_config('row_security', 'on', ",
             $local,
-            "), set_config('client_min_messages', 'error', ",
+            "), pg_catalog.set_config('client_min_messages', 'error', ",
             $local,
-            "), set_config('jit', 'off', ",
+            "), pg_catalog.set_config('jit', 'off', ",
             $local,
-            "), set_config('enable_hashjoin', 'off', ",
+            "), pg_catalog.set_config('enable_hashjoin', 'off', ",
             $local,
-            "), set_config('enable_mergejoin', 'off', ",
+            "), pg_catalog.set_config('enable_mergejoin', 'off', ",
             $local,
-            "), set_config('enable_seqscan', 'off', ",
+            "), pg_catalog.set_config('enable_seqscan', 'off', ",
             $local,
             ")"
         )
@@ -57,17 +57,17 @@ macro_rules! settings {
 /// what was committed before it.
 const TELL_SESSION: &str = concat!(
     settings!("false"),
-    ", set_config('default_transaction_isolation', 'read committed', false)
-    , set_config('default_transaction_read_only', 'off', false), set_config('default_transaction_deferrable', 'off', false)
-    , set_config('tcp_keepalives_idle', '30', false), set_config('tcp_keepalives_interval', '10', false)
-    , set_config('tcp_keepalives_count', '3', false)"
+    ", pg_catalog.set_config('default_transaction_isolation', 'read committed', false)
+    , pg_catalog.set_config('default_transaction_read_only', 'off', false), pg_catalog.set_config('default_transaction_deferrable', 'off', false)
+    , pg_catalog.set_config('tcp_keepalives_idle', '30', false), pg_catalog.set_config('tcp_keepalives_interval', '10', false)
+    , pg_catalog.set_config('tcp_keepalives_count', '3', false)"
 );
 const BEGIN_OWN: &str = concat!("BEGIN; SELECT ", durable!());
-/// In one round trip.
+/// In one round trip. Two statements: the operators of the second are looked up where the first says.
 const BEGIN_BORROWED: &str = concat!(
     "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE NOT DEFERRABLE; ",
     settings!("true"),
-    ", ",
+    "; SELECT ",
     durable!()
 );
 
@@ -115,7 +115,7 @@ impl Session {
         }
         // By a simple query: outside of a transaction, not even a statement without a name is on the same server connection
         // when it is prepared and when it runs.
-        let row = sqlx::raw_sql("SELECT pg_is_in_recovery()").fetch_one(connection).await?;
+        let row = sqlx::raw_sql("SELECT pg_catalog.pg_is_in_recovery()").fetch_one(connection).await?;
         if row.try_get(0)? { Err(standby_error()) } else { Ok(()) }
     }
 

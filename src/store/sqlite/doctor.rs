@@ -13,9 +13,10 @@ use crate::{
 
 const DOING: &str = "examining the database";
 
-/// The triggers on `effects` that this file should have and does not.
+/// The triggers on what applications write that this file should have and does not.
 const TRIGGERS: &str =
-    "SELECT w.value FROM json_each('[\"aftercommit_effects_check\",\"aftercommit_effects_queue\"]') AS w
+    "SELECT w.value FROM json_each('[\"aftercommit_effects_check\",\"aftercommit_effects_queue\",
+  \"aftercommit_effects_of_request\",\"aftercommit_requests_begin\"]') AS w
 WHERE NOT EXISTS (SELECT 1 FROM sqlite_master AS m WHERE m.type = 'trigger' AND m.name = w.value) ORDER BY 1";
 
 const LOOKED: &str = "SELECT count(*) FROM (SELECT id FROM aftercommit_effects ORDER BY id DESC LIMIT 10000)";

@@ -8,6 +8,8 @@ use crate::{
     effect::{COLUMNS, EffectId, IdempotencyKey, InvalidEffect, NewEffect, fingerprint::Parts},
     enqueue::{Enqueue, Enqueued, Receipt},
     error::EnqueueError,
+    guard::{RequestKey, Scope},
+    key,
     state::State,
 };
 
@@ -45,7 +47,8 @@ impl Enqueue for SqliteConnection {
 /// would turn into one that cannot be upgraded.
 async fn write(conn: &mut SqliteConnection, effect: NewEffect) -> Result<Enqueued, EnqueueError> {
     check(&effect)?;
-    let key = effect.key.clone().unwrap_or_else(IdempotencyKey::random);
+    let request = if effect.key.is_none() { request(conn).await? } else { None };
+    let key = key::of_effect(&effect, request.as_ref());
     match insert(conn, &effect, &key).await {
         Ok(inserted) => Ok(Enqueued::Inserted(inserted)),
         Err(error) => {
@@ -56,6 +59,19 @@ async fn write(conn: &mut SqliteConnection, effect: NewEffect) -> Result<Enqueue
             Err(refusal(&said).map_or(EnqueueError::Database(error), EnqueueError::Invalid))
         }
     }
+}
+
+/// The guarded request that this transaction acts on. The UPDATE changes nothing; it takes the write lock, as an INSERT would.
+async fn request(conn: &mut SqliteConnection) -> Result<Option<(Scope, RequestKey)>, EnqueueError> {
+    sqlx::query("UPDATE aftercommit_requests SET unanswered = NULL WHERE 0").execute(&mut *conn).await?;
+    let row = sqlx::query("SELECT scope, key FROM aftercommit_requests WHERE unanswered IS NOT NULL")
+        .fetch_optional(conn)
+        .await?;
+    let Some(row) = row else { return Ok(None) };
+    let corrupt = |error: Box<dyn std::error::Error + Send + Sync>| sqlx::Error::Decode(error);
+    let scope = Scope::parse(row.try_get::<&str, _>("scope")?).map_err(|error| corrupt(error.into()))?;
+    let key = RequestKey::parse(row.try_get::<&str, _>("key")?).map_err(|error| corrupt(error.into()))?;
+    Ok(Some((scope, key)))
 }
 
 /// What SQLite would take and nobody else: a NUL inside a text.
@@ -136,6 +152,7 @@ async fn existing(
 ) -> Result<Enqueued, EnqueueError> {
     let sql = format!(
         "SELECT e.id, {REQUEST}, e.fingerprint, \
+             e.request_id = (SELECT id FROM aftercommit_requests WHERE unanswered IS NOT NULL) AS of_this_request, \
              CASE WHEN o.effect_id IS NOT NULL THEN o.state ELSE {QUEUE_STATE} END AS state \
          FROM aftercommit_effects AS e LEFT JOIN aftercommit_queue AS q ON q.id = e.id \
          LEFT JOIN aftercommit_outcomes AS o ON o.effect_id = e.id \
@@ -149,6 +166,10 @@ async fn existing(
         .await?;
     let Some(row) = row else { return Err(refused.into()) };
     let id: i64 = row.try_get("id")?;
+    if effect.key.is_none() && row.try_get::<Option<bool>, _>("of_this_request")? == Some(true) {
+        let (downstream, key) = (effect.downstream.clone(), key.as_str().to_owned());
+        return Err(EnqueueError::NeedsName { downstream, key, id });
+    }
     if stored_fingerprint(&row)? != Parts::of(effect).fingerprint() {
         return Err(EnqueueError::OtherRequest {
             downstream: effect.downstream.clone(),

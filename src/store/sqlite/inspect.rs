@@ -4,7 +4,7 @@ use serde_json::value::RawValue;
 use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
-    SqliteStore, intent,
+    SqliteStore, intent, received,
     row::{Fields, QUEUE_STATE},
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
     state::State,
     store::{
         Audited, Count, DownstreamInfo, Filter, Inspect, Intent, LoggedAttempt, Look, Origin, PAGE_MAX,
-        Status, WorkerInfo,
+        RequestFilter, RequestInfo, Status, WorkerInfo,
     },
 };
 
@@ -69,6 +69,10 @@ impl Inspect for SqliteStore {
 
     async fn workers(&self) -> Result<Vec<WorkerInfo>, StoreError> {
         workers(&mut *self.reader("listing workers").await?, SystemClock.wall()).await
+    }
+
+    async fn requests(&self, filter: &RequestFilter) -> Result<Vec<RequestInfo>, StoreError> {
+        received::requests(&mut *self.reader("listing requests").await?, filter).await
     }
 
     async fn audit(&self, effect: Option<EffectId>, limit: u32) -> Result<Vec<Audited>, StoreError> {

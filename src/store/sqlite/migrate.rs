@@ -32,6 +32,8 @@ const STEPS: &[&str] = &[
     include_str!("../../../migrations/sqlite/0004_retention.sql"),
     include_str!("../../../migrations/sqlite/0005_identity.sql"),
     include_str!("../../../migrations/sqlite/0006_viewer.sql"),
+    include_str!("../../../migrations/sqlite/0007_guard.sql"),
+    include_str!("../../../migrations/sqlite/0008_enqueue.sql"),
 ];
 const OPENING: &str = "opening the SQLite file";
 const MIGRATING: &str = "migrating";

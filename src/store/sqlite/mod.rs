@@ -12,6 +12,7 @@ mod budget;
 mod claim;
 mod doctor;
 mod enqueue;
+mod guard;
 mod identity;
 mod inspect;
 mod intent;
@@ -19,6 +20,7 @@ mod late;
 mod migrate;
 mod operate;
 mod probe;
+mod received;
 mod register;
 mod retain;
 mod row;
@@ -35,6 +37,8 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
+#[cfg(feature = "axum")]
+pub(crate) use guard::{Stored, stored};
 pub(crate) use migrate::{connect, migrate, migration_sql};
 use sqlx::{Connection, SqliteConnection, SqlitePool, pool::PoolConnection};
 use tokio::sync::{Mutex, Notify};

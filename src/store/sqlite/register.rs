@@ -15,6 +15,9 @@ pub(super) async fn register(
     registration: &Registration,
     now: Timestamp,
 ) -> Result<TermsIds, StoreError> {
+    if let Some(kept) = registration.requests {
+        super::received::keep_requests(conn, kept).await?;
+    }
     let mut ids = TermsIds::new();
     for downstream in &registration.downstreams {
         register_downstream(conn, downstream, now).await?;

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::{
     SqliteStore,
     enqueue::{REQUEST, fingerprint_of_row},
+    received,
     row::{json_ids, next_token},
     write::add_to_counter,
 };
@@ -45,6 +46,7 @@ const fn due_sql(step: Step) -> &'static str {
         Step::Payloads => due_sql!("3, 1"),
         Step::History => due_sql!("3, 2"),
         Step::Keys => due_sql!("0"),
+        Step::Requests | Step::Inbox => received::due_sql(step),
     }
 }
 
@@ -60,6 +62,7 @@ const fn count_sql(step: Step) -> &'static str {
         Step::Keys => {
             "SELECT count(*) FROM aftercommit_outcomes WHERE kept IN (0, 1, 2, 3) AND finished_at <= ?1"
         }
+        Step::Requests | Step::Inbox => received::count_sql(step),
     }
 }
 
@@ -79,6 +82,9 @@ impl Retain for SqliteStore {
         self.write(DOING, move |conn, now| {
             Box::pin(async move {
                 let began = Instant::now();
+                if matches!(step, Step::Requests | Step::Inbox) && received::is_too_late(conn, now).await? {
+                    return Ok(Batch::default());
+                }
                 if step == Step::Keys
                     && let Some(ahead) = read_clock(conn, now).await?
                 {
@@ -90,6 +96,7 @@ impl Retain for SqliteStore {
                     Step::Payloads => drop_payloads(conn, &ids).await,
                     Step::History => drop_history(conn, &ids).await,
                     Step::Keys => drop_keys(conn, &ids).await,
+                    Step::Requests | Step::Inbox => received::drop(conn, step, &ids, now).await,
                 }
                 .map_err(StoreError::during(DOING))?;
                 Ok(Batch {
@@ -156,7 +163,7 @@ async fn clock_is_due(conn: &mut SqliteConnection, step: Step, now: Timestamp) -
     Ok(last > now || now.since(last) > LOOK_EVERY)
 }
 
-async fn looked_at(conn: &mut SqliteConnection) -> Result<Timestamp, StoreError> {
+pub(super) async fn looked_at(conn: &mut SqliteConnection) -> Result<Timestamp, StoreError> {
     sqlx::query_scalar("SELECT looked_at FROM aftercommit_retention WHERE step = 'keys'")
         .fetch_one(conn)
         .await

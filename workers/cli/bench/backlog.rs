@@ -110,6 +110,7 @@ impl Claimer {
             worker: Some(worker.clone()),
             version: env!("CARGO_PKG_VERSION"),
             downstreams: vec![registered(&served)],
+            requests: None,
         };
         let ids = place.store.register(&registration).await?;
         let terms = ids.into_iter().map(|(_, operation, id)| (operation, id)).collect();

@@ -13,8 +13,8 @@ use sqlx::{Connection as _, PgConnection, SqliteConnection};
 use tokio::task::JoinSet;
 
 use super::{
-    Common, Context, ENQUEUE_BATCH, Exit, Found, NAME, Place, Writer, batch, median, payload, rate, rounded,
-    scratch::Scratch, talk, write_batch,
+    Common, Context, ENQUEUE_BATCH, Exit, Found, NAME, Place, Writer, batch, join, median, payload, rate,
+    rounded, scratch::Scratch, talk, write_batch,
 };
 use crate::cli::open_sqlite;
 
@@ -339,12 +339,4 @@ async fn sqlite_client(
         count += 1;
     }
     Ok((count, SystemClock.boot() - start))
-}
-
-async fn join<T: 'static>(mut lanes: JoinSet<anyhow::Result<T>>) -> anyhow::Result<Vec<T>> {
-    let mut all = Vec::new();
-    while let Some(lane) = lanes.join_next().await {
-        all.push(lane.context("a client of the bench ended in a panic")??);
-    }
-    Ok(all)
 }

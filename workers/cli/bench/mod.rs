@@ -4,6 +4,7 @@
 mod backlog;
 mod drain;
 mod enqueue;
+mod guard;
 mod horizon;
 mod http;
 mod latency;
@@ -22,6 +23,7 @@ use aftercommit::{
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
+use tokio::task::JoinSet;
 
 use super::{
     Context, Exit, Writer,
@@ -42,6 +44,8 @@ pub(crate) enum BenchCommand {
     Drain(drain::DrainArgs),
     /// Write effects in bulk and one per transaction, beside bare INSERTs
     Enqueue(enqueue::EnqueueArgs),
+    /// Answer guarded requests, beside the same transaction with two bare writes
+    Guard(guard::GuardArgs),
     /// Measure from a producer's commit to the downstream's receipt
     Latency(latency::LatencyArgs),
     /// Drain effects over HTTP on the loopback, beside a bare HTTP loop
@@ -68,6 +72,7 @@ pub(super) async fn run(context: &Context, command: BenchCommand) -> anyhow::Res
     match command {
         BenchCommand::Drain(args) => drain::run(context, &args).await,
         BenchCommand::Enqueue(args) => enqueue::run(context, &args).await,
+        BenchCommand::Guard(args) => guard::run(context, &args).await,
         BenchCommand::Latency(args) => latency::run(context, &args).await,
         BenchCommand::Http(args) => http::run(context, &args).await,
         BenchCommand::Backlog(args) => backlog::run(context, &args).await,
@@ -229,6 +234,15 @@ impl Times {
     fn summary(&self) -> Value {
         json!({ "p50_ms": self.ms(500), "p90_ms": self.ms(900), "p99_ms": self.ms(990), "max_ms": self.ms(1000) })
     }
+}
+
+/// What every client of a bench found.
+async fn join<T: 'static>(mut lanes: JoinSet<anyhow::Result<T>>) -> anyhow::Result<Vec<T>> {
+    let mut all = Vec::new();
+    while let Some(lane) = lanes.join_next().await {
+        all.push(lane.context("a client of the bench ended in a panic")??);
+    }
+    Ok(all)
 }
 
 /// The middle one of a few figures.

@@ -6,7 +6,8 @@ use sqlx::{Connection as _, PgConnection};
 use super::Place;
 use crate::cli::open_sqlite;
 
-/// The tables of the comparison: a business table, and one with the columns and the two indexes of a queue of one's own.
+/// The tables of the comparison: a business table, one with the columns and the two indexes of a queue of one's own, and two
+/// for the keys of requests and their answers.
 pub(super) struct Scratch {
     url: String,
 }
@@ -24,13 +25,21 @@ impl Scratch {
                 ".",
             )
         };
-        let json = if place.is_sqlite() { "TEXT" } else { "json" };
+        let (json, bytes) = if place.is_sqlite() { ("TEXT", "BLOB") } else { ("json", "bytea") };
         scratch
             .execute(&[
                 format!("CREATE TABLE aftercommit{dot}bench_orders (id {id}, name text NOT NULL, amount bigint NOT NULL)"),
                 format!(
                     "CREATE TABLE aftercommit{dot}bench_bare (id {id}, downstream text NOT NULL, operation text, idempotency_key text NOT NULL, \
                      payload {json}, due_at {time}, created_at {time}, UNIQUE (downstream, idempotency_key))"
+                ),
+                format!(
+                    "CREATE TABLE aftercommit{dot}bench_requests (scope text NOT NULL, key text NOT NULL, fingerprint text NOT NULL, created_at {time}, \
+                     PRIMARY KEY (scope, key))"
+                ),
+                format!(
+                    "CREATE TABLE aftercommit{dot}bench_answers (scope text NOT NULL, key text NOT NULL, status integer NOT NULL, headers {bytes}, \
+                     body {bytes}, PRIMARY KEY (scope, key))"
                 ),
             ])
             .await?;
@@ -43,8 +52,8 @@ impl Scratch {
 
     async fn run(&self, verb: &str) -> anyhow::Result<()> {
         let dot = if self.url.starts_with("sqlite:") { "_" } else { "." };
-        let statements =
-            ["bench_orders", "bench_bare"].map(|table| format!("{verb} aftercommit{dot}{table}"));
+        let statements = ["bench_orders", "bench_bare", "bench_requests", "bench_answers"]
+            .map(|table| format!("{verb} aftercommit{dot}{table}"));
         self.execute(&statements).await
     }
 
