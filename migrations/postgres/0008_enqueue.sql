@@ -65,7 +65,7 @@ END
 $$;
 
 -- Checks the rows of one INSERT, queues them, and wakes the workers. One statement for all rows of the INSERT. What the first
--- condition vouches for is a plain row for a registered downstream: nearly every one.
+-- condition vouches for is a plain row: nearly every one.
 CREATE OR REPLACE FUNCTION aftercommit.on_insert() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -77,8 +77,10 @@ BEGIN
   FROM fresh AS n
   LEFT JOIN aftercommit.downstreams AS d ON d.name = n.downstream
   WHERE CASE
-    WHEN d.key_charset = 'printable' AND length(n.idempotency_key) <= 255 AND n.idempotency_key !~ '[^!-~]'
-         AND length(n.idempotency_key) BETWEEN greatest(1, d.key_min_len - length(d.key_prefix)) AND d.key_max_len - length(d.key_prefix)
+    WHEN (d.key_charset = 'printable'
+            AND length(n.idempotency_key) BETWEEN d.key_min_len - length(d.key_prefix) AND d.key_max_len - length(d.key_prefix)
+          OR d.name IS NULL AND length(n.downstream) BETWEEN 1 AND 128 AND n.downstream !~ '[^!-~]')
+         AND length(n.idempotency_key) BETWEEN 1 AND 255 AND n.idempotency_key !~ '[^!-~]'
          AND (n.operation IS NULL OR length(n.operation) BETWEEN 1 AND 128)
          AND (n.payload IS NULL OR octet_length(n.payload::text) <= (SELECT coalesce(
            (SELECT m.value::bigint FROM aftercommit.meta AS m WHERE m.key = 'payload_limit'), 1048576)))
