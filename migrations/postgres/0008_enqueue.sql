@@ -1,7 +1,7 @@
 -- 0008 Enqueue: the same checks and the same queue rows, for less.
 --
 -- `on_insert` checked and queued in two statements: setting each up costs a single-row INSERT as much as running it. Now the
--- statement that queues also looks, and only a row that it cannot vouch for is looked at closely. Measured on 15.18: 46 instead of
+-- statement that queues also looks, and only a row that it cannot vouch for is looked at closely. Measured on 15.18, on a draft of this: 46 instead of
 -- 58 us of server time for an INSERT, 11.6 instead of 13.4 a row in bulk. No table is locked for longer than a moment.
 
 -- It restates what only our own functions write, and costs every INSERT of an application 4 us: a CHECK is parsed anew for each
