@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use crate::{
+    check::Check,
     contract::Contract,
     effect::Effect,
     outcome::{Outcome, Probed, Sighting},
@@ -29,6 +30,13 @@ pub trait Downstream: Send + Sync {
     /// stops within `probe.timeout`, and never repeats one.
     async fn probe(&self, _probe: &Probe) -> Probed {
         Probed::new(Sighting::Impossible, "this kind of downstream cannot be asked")
+    }
+
+    /// Connects, authenticates, and looks whether what the configuration and the contract say holds, as far as that can be
+    /// seen without any effect. It says what it saw, and what cannot be seen; it stops within `timeout`.
+    async fn check(&self, _timeout: Duration) -> Vec<Check> {
+        let found = "this kind of downstream cannot be looked at without an effect";
+        vec![Check::warn("downstream", found, "send something to it that may be sent")]
     }
 }
 

@@ -9,6 +9,7 @@
 //! heart ([`decision`], [`verb`]), the seams ([`downstream`], [`store`]), the engine ([`engine`]), and the library side of
 //! enqueueing ([`enqueue`]), of incoming requests ([`guard`]), and of those who send them ([`client`]).
 
+pub mod check;
 pub mod client;
 pub mod clock;
 pub mod contract;

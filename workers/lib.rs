@@ -4,7 +4,10 @@
 
 pub mod config;
 pub mod http;
+mod json;
+mod message;
 pub mod profiles;
+mod veil;
 
 /// Every kind that a downstream can be of, with the function that reads its part of the configuration.
 pub(crate) const KINDS: &[(&str, config::ReadKind)] = &[("http", http::read)];

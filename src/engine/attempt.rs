@@ -123,9 +123,9 @@ async fn answered(
     started: Timestamp,
 ) -> Settling {
     shared.budgets.observe(&holding.pass, &outcome, terms.policy.max_pause, shared.clock.boot());
-    if outcome.credentials_refused {
+    if outcome.refuses_us {
         budget::pause_refused(shared, &holding.claim.effect.downstream, &outcome.reason).await;
-        terms.policy = terms.policy.after_refused_credentials();
+        terms.policy = terms.policy.after_being_refused();
     }
     decided(shared, holding, terms, outcome, Some(started))
 }

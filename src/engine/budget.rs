@@ -200,7 +200,7 @@ pub(super) async fn pause_refused(shared: &Shared, downstream: &Arc<str>, reason
 async fn write_refusal(shared: &Shared, downstream: &Arc<str>, reason: &str) -> Result<(), StoreError> {
     if shared.store.pause_refused(downstream, &shared.config.worker, reason).await? {
         tracing::error!(%downstream, reason,
-            "the downstream refused our credentials and is paused: mend them, then resume it with `aftercommit downstreams resume`");
+            "the downstream refuses us and is paused: mend its credentials or configuration, then resume it with `aftercommit downstreams resume`");
     }
     shared.budgets.refusal_written(downstream);
     Ok(())

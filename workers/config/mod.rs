@@ -4,6 +4,7 @@
 //! kept with its source. Keys of things this version does not have are refused, never ignored.
 
 mod answers;
+mod broker;
 mod check;
 mod contract;
 mod downstream;
@@ -30,6 +31,7 @@ use aftercommit::{
 };
 
 pub(crate) use answers::{AnswerRule, Answers, Marker, Predicate, Wants, is_header_name, is_pointer};
+pub(crate) use broker::{Broker, host_port, secrets_of};
 pub(crate) use contract::Written;
 pub use downstream::DownstreamSettings;
 pub(crate) use downstream::{Configured, Operation, ReadKind, Source};

@@ -1,15 +1,14 @@
 //! The `http` kind: an effect is one request, sent once; its answer is read by the contract's rules.
 //!
 //! It follows no redirect, resends nothing, uses no proxy. `config` reads the table, `request` renders (with `template`,
-//! `form`, `json`), `egress` guards URLs that no operator wrote, `send` makes the exchange and proves how far it got,
-//! `classify` reads the answer, `veil` hides our own secrets in it.
+//! `form`), `egress` guards URLs that no operator wrote, `send` makes the exchange and proves how far it got,
+//! `classify` reads the answer.
 
 mod account;
 mod classify;
 mod config;
 mod egress;
 mod form;
-mod json;
 mod predicate;
 mod probe;
 mod request;
@@ -18,7 +17,6 @@ mod send;
 mod template;
 #[cfg(test)]
 mod tests;
-mod veil;
 
 use std::sync::Arc;
 
@@ -42,9 +40,8 @@ use self::{
     egress::{Guarded, Refused, Target},
     retry_after::retry_after,
     send::Failure,
-    veil::Veil,
 };
-use crate::config::Secrets;
+use crate::{config::Secrets, veil::Veil};
 
 /// The header that carries the secret.
 type Credential = (HeaderName, HeaderValue);
@@ -103,7 +100,7 @@ impl HttpDownstream {
         };
         let credential =
             send::credential(&http.auth, secrets).map_err(|problem| ("auth".to_owned(), problem))?;
-        let veil = Veil::of(&http.auth, secrets);
+        let veil = Veil::new(send::secrets(&http.auth, secrets));
         Ok(Self { http: http.clone(), client, guarded, credential, veil, clock: Arc::new(SystemClock) })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Whatever cannot be rendered is an error with a sentence for people; nothing is cut, re-cased or guessed.
 
-use aftercommit::effect::{Effect, PAYLOAD_DEPTH_MAX, depth};
+use aftercommit::effect::Effect;
 use bytes::Bytes;
 use reqwest::{
     Method,
@@ -13,9 +13,12 @@ use url::Url;
 use super::{
     config::{Auth, Call, Encoding, Http, is_ours},
     egress::{Egress, Target},
-    form, json, template,
+    form, template,
 };
-use crate::config::{KeyFormat, KeyIn};
+use crate::{
+    config::{KeyFormat, KeyIn},
+    json, message,
+};
 
 /// A request without its credentials.
 #[derive(Clone, Debug)]
@@ -31,13 +34,7 @@ pub(super) fn render(http: &Http, call: &Call, effect: &Effect, key: &str) -> Re
     if let Some(problem) = call.key_rule.refuses(key) {
         return Err(problem);
     }
-    for (column, text) in
-        [("payload", &effect.payload), ("headers", &effect.headers), ("metadata", &effect.metadata)]
-    {
-        if text.as_ref().is_some_and(|text| depth(text) > PAYLOAD_DEPTH_MAX) {
-            return Err(format!("{column} nests deeper than {PAYLOAD_DEPTH_MAX} levels"));
-        }
-    }
+    message::check_depth(effect)?;
     let (body, content_type) = body(call, effect, key)?;
     let url = url(http, call, effect, key)?;
     let mut headers = headers(http, call, effect, key)?;
@@ -261,7 +258,7 @@ fn headers(http: &Http, call: &Call, effect: &Effect, key: &str) -> Result<Heade
         KeyIn::Header(name) => Some(name.to_ascii_lowercase()),
         KeyIn::Body(_) | KeyIn::Query(_) | KeyIn::Path => None,
     };
-    for (name, value) in effect_headers(effect)? {
+    for (name, value) in message::headers(effect)? {
         let (name, value) = header(&name, &value)?;
         let credential = matches!(&http.auth, Auth::Header { name: owned, .. } if *owned == name);
         if is_ours(name.as_str()) || credential {
@@ -281,7 +278,7 @@ fn headers(http: &Http, call: &Call, effect: &Effect, key: &str) -> Result<Heade
         let (name, value) = header(&name, &written_key(call, key))?;
         headers.insert(name, value);
     }
-    if let Some(trace) = effect.trace_context.as_deref().filter(|trace| is_traceparent(trace)) {
+    if let Some(trace) = effect.trace_context.as_deref().filter(|trace| message::is_traceparent(trace)) {
         let (name, value) = header("traceparent", trace)?;
         headers.insert(name, value);
     }
@@ -295,24 +292,6 @@ fn written_key(call: &Call, key: &str) -> String {
     }
 }
 
-fn effect_headers(effect: &Effect) -> Result<Vec<(String, String)>, String> {
-    const FORM: &str = "headers must be an object of strings";
-    let Some(text) = effect.headers.as_deref() else { return Ok(Vec::new()) };
-    let wrong = |problem: String| format!("headers {problem}");
-    let json::Shape::Object(members) = json::value(text).and_then(json::shape).map_err(wrong)? else {
-        return Err(FORM.to_owned());
-    };
-    members
-        .into_iter()
-        .map(|(name, value)| match json::shape(value).map_err(wrong)? {
-            json::Shape::Text(value) => Ok((name, value)),
-            json::Shape::Object(_) | json::Shape::Array(_) | json::Shape::Plain(_) | json::Shape::Null => {
-                Err(FORM.to_owned())
-            }
-        })
-        .collect()
-}
-
 fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
     let parsed = HeaderName::from_bytes(name.as_bytes())
         .map_err(|_error| format!("headers has {name:?}, which is no header's name"))?;
@@ -323,14 +302,4 @@ fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> 
             Err(format!("the value of header {parsed} must be printable ASCII without line breaks"))
         }
     }
-}
-
-/// A W3C traceparent of version 00. Anything else is not sent: a trace never fails an effect.
-fn is_traceparent(text: &str) -> bool {
-    let parts: Vec<_> = text.split('-').collect();
-    let hex = |part: &str, len: usize| {
-        part.len() == len && part.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
-    };
-    matches!(parts.as_slice(), [version, trace, span, flags]
-        if *version == "00" && hex(trace, 32) && hex(span, 16) && hex(flags, 2))
 }

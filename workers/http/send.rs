@@ -76,6 +76,21 @@ pub(super) fn credential(
     Ok(Some((name, value)))
 }
 
+/// Our secrets, in the forms in which they are sent; they have been resolved before.
+pub(super) fn secrets(auth: &Auth, secrets: &Secrets) -> Vec<String> {
+    let resolved = |reference| secrets.resolve(reference).unwrap_or_default();
+    match auth {
+        Auth::None => Vec::new(),
+        Auth::Bearer(secret) => vec![resolved(secret)],
+        Auth::Header { value, .. } => vec![resolved(value)],
+        Auth::Basic { user, password } => {
+            let password = resolved(password);
+            let pair = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
+            vec![password, pair]
+        }
+    }
+}
+
 /// How an exchange ended without a whole answer. The sentences hold no text of the client's: it would hold the URL.
 #[derive(Debug)]
 pub(super) enum Failure {

@@ -2,11 +2,11 @@
 
 use aftercommit::effect::Effect;
 
-use super::{
-    form::encoded,
+use super::form::encoded;
+use crate::{
+    config::Setting as _,
     json::{self, Shape},
 };
-use crate::config::Setting as _;
 
 /// A path with placeholders, and perhaps a query with some.
 #[derive(Clone, Debug, PartialEq, Eq)]
