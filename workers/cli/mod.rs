@@ -3,6 +3,7 @@
 //! Data goes to stdout, talk to stderr. Every command ends in an [`exit::Exit`]; nothing here decides about effects.
 
 mod bench;
+mod checks;
 mod clean;
 mod config;
 mod connect;
@@ -25,6 +26,7 @@ mod requests;
 mod serve;
 mod table;
 mod times;
+mod trial;
 mod work;
 
 use std::{path::PathBuf, process::ExitCode};

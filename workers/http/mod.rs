@@ -2,9 +2,10 @@
 //!
 //! It follows no redirect, resends nothing, uses no proxy. `config` reads the table, `request` renders (with `template`,
 //! `form`), `egress` guards URLs that no operator wrote, `send` makes the exchange and proves how far it got,
-//! `classify` reads the answer.
+//! `classify` reads the answer, `check` looks without an effect.
 
 mod account;
+mod check;
 mod classify;
 mod config;
 mod egress;
@@ -18,9 +19,10 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use aftercommit::{
+    check::Check,
     clock::{Clock, SystemClock},
     downstream::{Attempt, Downstream, Probe},
     effect::Effect,
@@ -130,6 +132,14 @@ impl Downstream for HttpDownstream {
         let mut outcome = self.send(attempt).await;
         self.veil.cover(&mut outcome.reason, outcome.response.as_mut());
         outcome
+    }
+
+    async fn check(&self, timeout: Duration) -> Vec<Check> {
+        let mut checks = self.look(timeout).await;
+        for check in &mut checks {
+            self.veil.cover(&mut check.found, None);
+        }
+        checks
     }
 
     async fn probe(&self, probe: &Probe) -> Probed {

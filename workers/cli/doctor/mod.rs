@@ -18,14 +18,10 @@ use clap::Args;
 
 use self::judge::Clocks;
 use super::{
-    Context, Exit,
-    clean::clean,
+    Context, Exit, checks,
     context::{invocation, open, without_password},
-    data,
     exit::sentence,
-    json,
-    output::{plural, width, wrapped},
-    talk,
+    output::plural,
     work::engine_config,
 };
 
@@ -56,9 +52,7 @@ pub(super) async fn run(context: &Context, _args: &DoctorArgs) -> anyhow::Result
             "give --database URL, set DATABASE_URL, or write a configuration",
         )),
     }
-    print(context, &findings)?;
-    let failed = findings.iter().any(|finding| finding.level == Level::Fail);
-    Ok(if failed { Exit::Failure } else { Exit::Ok })
+    checks::print(context, &findings)
 }
 
 /// The configuration, its secrets, and whether its parts fit together.
@@ -152,27 +146,5 @@ async fn look(store: Arc<dyn Database>, findings: &mut Vec<Check>) -> anyhow::Re
     findings.push(judge::clock(&clocks));
     findings.extend(judge::fleet(&workers, env!("CARGO_PKG_VERSION")));
     findings.extend(judge::downstreams(&downstreams, there));
-    Ok(())
-}
-
-fn print(context: &Context, findings: &[Check]) -> anyhow::Result<()> {
-    if context.json() {
-        return findings.iter().try_for_each(json::print);
-    }
-    let width = width();
-    for finding in findings {
-        let (colour, word) = match finding.level {
-            Level::Ok => ("\x1b[32m", "ok"),
-            Level::Warn => ("\x1b[33m", "warn"),
-            Level::Fail => ("\x1b[31m", "fail"),
-        };
-        let text = wrapped(&format!("{word:<6}{:<15}{}", finding.check, clean(&finding.found)), width, 21);
-        data(format!("{colour}{word}\x1b[0m{}", &text[word.len()..]))?;
-        if let Some(remedy) = finding.remedy.as_deref().filter(|_| finding.level != Level::Ok) {
-            data(wrapped(&format!("{:21}→ {}", "", clean(remedy)), width, 23))?;
-        }
-    }
-    let count = |level| findings.iter().filter(|finding| finding.level == level).count();
-    talk!("{} ok, {} warn, {} fail.", count(Level::Ok), count(Level::Warn), count(Level::Fail));
     Ok(())
 }
