@@ -365,7 +365,11 @@ fn lease(
         let calls = if after.is_zero() {
             format!("the longest timeout ({})", show_duration(slowest))
         } else {
-            format!("twice the longest timeout ({}), the time for the answer ({})", show_duration(slowest), show_duration(after))
+            format!(
+                "twice the longest timeout ({}), the time for the answer ({})",
+                show_duration(slowest),
+                show_duration(after)
+            )
         };
         return Err(section.error(
             "lease",

@@ -66,7 +66,10 @@ impl Mailbox {
         let name = name.trim();
         // "a@x.test, Ann <b@x.test>" is a list: the first of it must not become a name.
         if !is_quoted(name) && name.contains(['<', '>', '@', ',']) {
-            return Err(format!("{} is no mail address: write a list of strings, or quote the name", shown(text)));
+            return Err(format!(
+                "{} is no mail address: write a list of strings, or quote the name",
+                shown(text)
+            ));
         }
         Ok(Self { name: named(&unquoted(name)), address: Address::parse(address)? })
     }

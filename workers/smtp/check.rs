@@ -23,10 +23,16 @@ const fn name(step: Step) -> &'static str {
 /// What to do where a step failed.
 const fn remedy(step: Step) -> &'static str {
     match step {
-        Step::Connect => "compare host and port of `server` with what the mail provider says; look whether a firewall lets port 465 or 587 out",
-        Step::Greeting => "the server does not want this machine: ask its operator, or look up this machine's address in block lists",
+        Step::Connect => {
+            "compare host and port of `server` with what the mail provider says; look whether a firewall lets port 465 or 587 out"
+        }
+        Step::Greeting => {
+            "the server does not want this machine: ask its operator, or look up this machine's address in block lists"
+        }
         Step::Hello => "set `hello` to this machine's full host name",
-        Step::Tls => "smtps:// goes with port 465, smtp:// with 587; name a private authority's certificates in `tls_ca`; `tls = \"none\"` sends in the clear",
+        Step::Tls => {
+            "smtps:// goes with port 465, smtp:// with 587; name a private authority's certificates in `tls_ca`; `tls = \"none\"` sends in the clear"
+        }
         Step::Auth => "compare `auth` with the user and password that the mail provider gave",
     }
 }
@@ -35,7 +41,8 @@ const fn remedy(step: Step) -> &'static str {
 pub(super) async fn look(server: &Server, timeout: Duration) -> Vec<Check> {
     let by = Instant::now() + timeout;
     let mut checks = Vec::new();
-    let opened = session::open(server, by, &mut |step, found| checks.push(Check::ok(name(step), found))).await;
+    let opened =
+        session::open(server, by, &mut |step, found| checks.push(Check::ok(name(step), found))).await;
     match opened {
         Ok(session) => {
             if !session.encrypted {

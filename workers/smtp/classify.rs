@@ -37,7 +37,8 @@ pub(super) fn sent(sent: &Sent) -> Outcome {
         }
         Sent::Answered(command, reply) => answered(*command, reply),
         Sent::Lost(Command::Dot, why) => {
-            let why = format!("the whole message was sent, and then {why}: the server may have taken it over");
+            let why =
+                format!("the whole message was sent, and then {why}: the server may have taken it over");
             Outcome::new(Finding::Unknown, Phase::Send, why)
         }
         Sent::Lost(command @ (Command::Mail | Command::Rcpt | Command::Data | Command::Body), why) => {

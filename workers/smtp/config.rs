@@ -63,7 +63,10 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
         match operation.contract.dedupe {
             Dedupe::None => {}
             Dedupe::Lookup => {
-                return Err(section.error("contract", "dedupe = \"lookup\" cannot be: a mail server cannot be asked what it took"));
+                return Err(section.error(
+                    "contract",
+                    "dedupe = \"lookup\" cannot be: a mail server cannot be asked what it took",
+                ));
             }
             Dedupe::Key if smtp.key_header.is_none() => {
                 return Err(section.error("contract", "dedupe = \"key\" needs key_header: a mail server that deduplicates does so by a header, such as Resend-Idempotency-Key"));
@@ -88,7 +91,10 @@ fn tls_word(section: &Section<'_>) -> Result<Option<TlsWord>, ConfigError> {
 fn hello(section: &Section<'_>) -> Result<Option<String>, ConfigError> {
     let hello: Option<String> = section.get("hello")?;
     if hello.as_deref().is_some_and(|name| !is_hello(name)) {
-        return Err(section.error("hello", "must be a host name such as \"shop.example.com\", or an address such as \"[192.0.2.1]\""));
+        return Err(section.error(
+            "hello",
+            "must be a host name such as \"shop.example.com\", or an address such as \"[192.0.2.1]\"",
+        ));
     }
     Ok(hello)
 }
@@ -119,7 +125,8 @@ fn key_header(section: &Section<'_>) -> Result<Option<String>, ConfigError> {
             return Err(section.error("key_header", "must be the name of a header"));
         }
         if mail::is_ours(&name.to_ascii_lowercase()) {
-            return Err(section.error("key_header", format!("{name} belongs to the mail itself: name another header")));
+            return Err(section
+                .error("key_header", format!("{name} belongs to the mail itself: name another header")));
         }
     }
     Ok(name)
@@ -143,7 +150,10 @@ impl Smtp {
         let tls = match (implicit, self.tls) {
             (true, None | Some(TlsWord::Required)) => Tls::Implicit,
             (true, Some(TlsWord::Opportunistic | TlsWord::None)) => {
-                return Err(("tls".to_owned(), "smtps:// is TLS from the first byte: write smtp://, or take `tls` out".to_owned()));
+                return Err((
+                    "tls".to_owned(),
+                    "smtps:// is TLS from the first byte: write smtp://, or take `tls` out".to_owned(),
+                ));
             }
             (false, Some(TlsWord::Required)) => Tls::Required,
             (false, Some(TlsWord::Opportunistic)) => Tls::Opportunistic,
@@ -164,8 +174,7 @@ impl Smtp {
 }
 
 fn login(url: &Url, in_the_clear: bool) -> Option<Login> {
-    let decoded =
-        |text: &str| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let decoded = |text: &str| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
     let password = url.password()?;
     Some(Login { user: decoded(url.username()), password: decoded(password), in_the_clear })
 }

@@ -187,7 +187,8 @@ fn attachment(raw: &RawValue) -> Result<Attachment, String> {
     let (content, usual) = match (members.text("content")?, members.text("text")?) {
         (Some(encoded), None) => {
             let encoded: String = encoded.split_ascii_whitespace().collect();
-            let content = STANDARD.decode(encoded).map_err(|_error| "content of an attachment is not base64")?;
+            let content =
+                STANDARD.decode(encoded).map_err(|_error| "content of an attachment is not base64")?;
             (content, "application/octet-stream")
         }
         (None, Some(text)) => (text.into_bytes(), "text/plain; charset=utf-8"),
@@ -199,7 +200,10 @@ fn attachment(raw: &RawValue) -> Result<Attachment, String> {
     let container = ["multipart/", "message/"];
     if container.iter().any(|kind| content_type.trim().to_ascii_lowercase().starts_with(kind)) {
         // RFC 2046 §5.2.1: base64 is not allowed there, and what is not encoded could be changed on the way.
-        return Err(format!("an attachment cannot be {}: attach it as application/octet-stream", shown(&content_type)));
+        return Err(format!(
+            "an attachment cannot be {}: attach it as application/octet-stream",
+            shown(&content_type)
+        ));
     }
     let inline = members.line("inline")?;
     if inline.as_deref().is_some_and(|id| !is_content_id(id)) {
@@ -244,7 +248,9 @@ fn headers(effect: &Effect, members: &Members<'_>) -> Result<Vec<(String, String
         }
         let lower = name.to_ascii_lowercase();
         if is_ours(&lower) {
-            return Err(format!("the header {name} is not yours to set: it follows from the rest of the mail"));
+            return Err(format!(
+                "the header {name} is not yours to set: it follows from the rest of the mail"
+            ));
         }
         if !seen.insert(lower) {
             return Err(format!("the header {name} stands there twice"));

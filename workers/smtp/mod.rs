@@ -16,10 +16,10 @@ mod render;
 mod reply;
 mod session;
 mod stream;
-mod transaction;
-mod wire;
 #[cfg(test)]
 mod tests;
+mod transaction;
+mod wire;
 
 use std::time::Duration;
 

@@ -7,8 +7,8 @@ use aftercommit::{clock::Timestamp, effect::Effect};
 use lettre::message::{
     Body, MultiPart, SinglePart,
     header::{
-        ContentDisposition, ContentId, ContentTransferEncoding, ContentType, Date, HeaderName,
-        HeaderValue, Headers,
+        ContentDisposition, ContentId, ContentTransferEncoding, ContentType, Date, HeaderName, HeaderValue,
+        Headers,
     },
 };
 
@@ -45,7 +45,8 @@ pub(super) fn render(
     let message_id = identity::message_id(key, &effect.downstream, mail.from.address.domain());
     let mut headers = Headers::new();
     let mut put = |name: &str, encoded: String| -> Result<(), String> {
-        let header = HeaderName::new_from_ascii(name.to_owned()).map_err(|_error| format!("{} is no name of a header", shown(name)))?;
+        let header = HeaderName::new_from_ascii(name.to_owned())
+            .map_err(|_error| format!("{} is no name of a header", shown(name)))?;
         // Our own encoding: see `header`.
         headers.insert_raw(HeaderValue::dangerous_new_pre_encoded(header, String::new(), encoded));
         Ok(())
@@ -140,7 +141,8 @@ impl Parts<'_> {
             return Ok(Some(Part::Single(html)));
         }
         let related = MultiPart::related().boundary(self.boundary("related")).singlepart(html);
-        let related = files.try_fold(related, |related, file| Ok::<_, String>(related.singlepart(file_part(file)?)))?;
+        let related =
+            files.try_fold(related, |related, file| Ok::<_, String>(related.singlepart(file_part(file)?)))?;
         Ok(Some(Part::Multi(related)))
     }
 
@@ -154,17 +156,19 @@ fn text_part(text: &str, content_type: ContentType) -> SinglePart {
     let lines = text.replace("\r\n", "\n").replace('\r', "\n").replace('\n', "\r\n");
     // Whichever is shorter, so that it stays readable wherever it can.
     let mostly_ascii = lines.bytes().filter(u8::is_ascii).count() * 3 >= lines.len() * 2;
-    let encoding = if mostly_ascii {
-        ContentTransferEncoding::QuotedPrintable
-    } else {
-        ContentTransferEncoding::Base64
-    };
+    let encoding =
+        if mostly_ascii { ContentTransferEncoding::QuotedPrintable } else { ContentTransferEncoding::Base64 };
     let body = Body::new_with_encoding(lines, encoding).unwrap_or_else(Body::new);
     SinglePart::builder().header(content_type).body(body)
 }
 
 fn file_part(file: &Attachment) -> Result<SinglePart, String> {
-    let wrong = || format!("content_type of an attachment must be like application/pdf, and is {}", shown(&file.content_type));
+    let wrong = || {
+        format!(
+            "content_type of an attachment must be like application/pdf, and is {}",
+            shown(&file.content_type)
+        )
+    };
     if !file.content_type.is_ascii() {
         return Err(wrong());
     }
@@ -195,7 +199,8 @@ fn check(bytes: &[u8], utf8: bool) -> Result<(), String> {
             return Err("a line of the mail would hold what no line may hold".to_owned());
         }
     }
-    let bare = bytes.windows(2).any(|pair| pair[1] == b'\n' && pair[0] != b'\r') || bytes.first() == Some(&b'\n');
+    let bare =
+        bytes.windows(2).any(|pair| pair[1] == b'\n' && pair[0] != b'\r') || bytes.first() == Some(&b'\n');
     if bare {
         return Err("the rendered mail would have a line that does not end as lines do".to_owned());
     }

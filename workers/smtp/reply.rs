@@ -112,6 +112,20 @@ pub(super) fn first_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Malform
 
 /// As text for people: nothing in it can move a cursor, break a line, or be taken for something else.
 fn clean(bytes: &[u8]) -> String {
-    let harmless = |c: char| !c.is_control() && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
-    String::from_utf8_lossy(bytes).chars().map(|c| if harmless(c) { c } else if c == '\t' { ' ' } else { '\u{fffd}' }).collect()
+    let harmless = |c: char| {
+        !c.is_control()
+            && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+    };
+    String::from_utf8_lossy(bytes)
+        .chars()
+        .map(|c| {
+            if harmless(c) {
+                c
+            } else if c == '\t' {
+                ' '
+            } else {
+                '\u{fffd}'
+            }
+        })
+        .collect()
 }

@@ -111,8 +111,7 @@ pub(super) type Seen<'a> = &'a mut (dyn FnMut(Step, String) + Send);
 /// Opens a session; `seen` hears of each step.
 pub(super) async fn open(server: &Server, by: Instant, seen: Seen<'_>) -> Result<Session, NotOpened> {
     let place = &server.place;
-    let stream =
-        stream::connect(place, by).await.map_err(|why| NotOpened::failed(Step::Connect, why))?;
+    let stream = stream::connect(place, by).await.map_err(|why| NotOpened::failed(Step::Connect, why))?;
     seen(Step::Connect, format!("connected to {place}"));
     let mut encrypted = server.tls == Tls::Implicit;
     let stream: Box<dyn Stream> = if encrypted {
@@ -123,7 +122,8 @@ pub(super) async fn open(server: &Server, by: Instant, seen: Seen<'_>) -> Result
         Box::new(stream)
     };
     let mut wire = Wire::new(stream);
-    let greeting = wire.reply(by).await.map_err(|lost| NotOpened::lost(Step::Greeting, "no greeting", lost))?;
+    let greeting =
+        wire.reply(by).await.map_err(|lost| NotOpened::lost(Step::Greeting, "no greeting", lost))?;
     if greeting.code != 220 {
         return Err(NotOpened::refused(Step::Greeting, "it greeted us with a refusal", greeting));
     }
@@ -152,7 +152,11 @@ pub(super) async fn open(server: &Server, by: Instant, seen: Seen<'_>) -> Result
     Ok(Session { wire, capabilities, encrypted, used: 0, idle_since: Instant::now() })
 }
 
-async fn encrypt<S: Stream + 'static>(stream: S, server: &Server, by: Instant) -> Result<Box<dyn Stream>, NotOpened> {
+async fn encrypt<S: Stream + 'static>(
+    stream: S,
+    server: &Server,
+    by: Instant,
+) -> Result<Box<dyn Stream>, NotOpened> {
     stream::encrypt(stream, &server.place, &server.config, by)
         .await
         .map_err(|why| NotOpened::failed(Step::Tls, why))
@@ -180,7 +184,10 @@ async fn start_tls(mut wire: Wire, server: &Server, by: Instant) -> Result<Wire,
     let reply = wire.ask("STARTTLS", by).await.map_err(lost)?;
     if reply.code != 220 {
         // It offered it a moment ago: nothing that a person could mend here.
-        return Err(NotOpened { refuses_us: false, ..NotOpened::refused(Step::Tls, "it refused STARTTLS", reply) });
+        return Err(NotOpened {
+            refuses_us: false,
+            ..NotOpened::refused(Step::Tls, "it refused STARTTLS", reply)
+        });
     }
     let stream = wire.into_stream().map_err(lost)?;
     Ok(Wire::new(encrypt(stream, server, by).await?))
@@ -207,8 +214,11 @@ async fn authenticate(
         }
         reply
     } else {
-        let offered = if capabilities.auth.is_empty() { "nothing".to_owned() } else { capabilities.auth.join(", ") };
-        let why = format!("the server offers no AUTH with PLAIN or LOGIN (it offers {offered}): take `auth` out, or use another port");
+        let offered =
+            if capabilities.auth.is_empty() { "nothing".to_owned() } else { capabilities.auth.join(", ") };
+        let why = format!(
+            "the server offers no AUTH with PLAIN or LOGIN (it offers {offered}): take `auth` out, or use another port"
+        );
         return Err(NotOpened::misconfigured(Step::Auth, why));
     };
     if reply.is_positive() {
@@ -235,7 +245,9 @@ impl Capabilities {
             let mut words = line.split_ascii_whitespace().map(str::to_ascii_uppercase);
             let Some(word) = words.next() else { continue };
             match word.as_str() {
-                "SIZE" => found.size = words.next().and_then(|size| size.parse().ok()).filter(|size| *size > 0),
+                "SIZE" => {
+                    found.size = words.next().and_then(|size| size.parse().ok()).filter(|size| *size > 0)
+                }
                 "SMTPUTF8" => found.utf8 = true,
                 "STARTTLS" => found.starttls = true,
                 "AUTH" => found.auth.extend(words),
@@ -248,7 +260,12 @@ impl Capabilities {
 
     fn in_words(&self) -> String {
         let mut words = Vec::new();
-        words.push(self.size.map_or_else(|| "no limit of size said".to_owned(), |size| format!("mails up to {size} bytes")));
+        words.push(
+            self.size.map_or_else(
+                || "no limit of size said".to_owned(),
+                |size| format!("mails up to {size} bytes"),
+            ),
+        );
         words.push(if self.utf8 { "SMTPUTF8" } else { "no SMTPUTF8" }.to_owned());
         if !self.auth.is_empty() {
             words.push(format!("AUTH {}", self.auth.join(" ")));

@@ -42,7 +42,12 @@ pub(super) enum Sent {
 }
 
 /// Sends one mail. `by` ends everything before the final dot, `answer_by` the wait for the answer to it.
-pub(super) async fn send(session: &mut Session, mail: &Envelope<'_>, by: Instant, answer_by: Instant) -> Sent {
+pub(super) async fn send(
+    session: &mut Session,
+    mail: &Envelope<'_>,
+    by: Instant,
+    answer_by: Instant,
+) -> Sent {
     let stuffed = stuffed(mail.message);
     if let Some(limit) = session.capabilities.size
         && u64::try_from(mail.message.len()).is_ok_and(|length| length > limit)
@@ -53,9 +58,15 @@ pub(super) async fn send(session: &mut Session, mail: &Envelope<'_>, by: Instant
         ));
     }
     if mail.utf8 && !session.capabilities.utf8 {
-        return Sent::Unfit("an address has letters beyond ASCII, and the server does not offer SMTPUTF8".to_owned());
+        return Sent::Unfit(
+            "an address has letters beyond ASCII, and the server does not offer SMTPUTF8".to_owned(),
+        );
     }
-    let size = if session.capabilities.size.is_some() { format!(" SIZE={}", mail.message.len()) } else { String::new() };
+    let size = if session.capabilities.size.is_some() {
+        format!(" SIZE={}", mail.message.len())
+    } else {
+        String::new()
+    };
     let utf8 = if mail.utf8 { " SMTPUTF8" } else { "" };
     let commands = [
         (Command::Mail, format!("MAIL FROM:<{}>{size}{utf8}", mail.sender)),

@@ -6,9 +6,8 @@ use aftercommit::{
 };
 
 use super::{
-    MAIL, attempt, deliver, deliver_to, effect,
+    MAIL, attempt, deliver, deliver_to, effect, served_at,
     server::{Say, Script, Server, say},
-    served_at,
 };
 
 const REJECTED: Finding = Finding::Rejected(About::ThisAttempt);
@@ -122,7 +121,10 @@ async fn without_an_answer_after_the_final_dot_nobody_knows() {
         let server = Server::start([Script { dot: step.clone(), ..Script::default() }]).await;
         let outcome = deliver_to(&server, MAIL).await;
         assert_eq!(outcome.finding, Finding::Unknown, "{step:?}: {outcome:?}");
-        assert!(outcome.phase.may_have_reached() && outcome.reason.contains("may have taken it over"), "{outcome:?}");
+        assert!(
+            outcome.phase.may_have_reached() && outcome.reason.contains("may have taken it over"),
+            "{outcome:?}"
+        );
         assert_eq!(server.messages().len(), 1, "it was sent once: {step:?}");
     }
 }
@@ -168,7 +170,12 @@ async fn letters_beyond_ascii_need_a_server_that_offers_them() {
     let server = Server::start([Script::default()]).await;
     assert_eq!(deliver_to(&server, mail).await.finding, Finding::Applied);
     let commands = server.commands();
-    assert!(commands.iter().any(|line| line.starts_with("MAIL FROM:<a@shop.test> SIZE=") && line.ends_with(" SMTPUTF8")), "{commands:?}");
+    assert!(
+        commands
+            .iter()
+            .any(|line| line.starts_with("MAIL FROM:<a@shop.test> SIZE=") && line.ends_with(" SMTPUTF8")),
+        "{commands:?}"
+    );
     assert!(commands.contains(&"RCPT TO:<jürgen@shop.test>".to_owned()), "{commands:?}");
     // A domain does not: it travels as punycode.
     let server = Server::start([Script { ehlo: say("250 shop.test"), ..Script::default() }]).await;

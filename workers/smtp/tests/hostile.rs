@@ -4,9 +4,8 @@
 use aftercommit::outcome::Finding;
 
 use super::{
-    MAIL, deliver, deliver_to, effect,
+    MAIL, deliver, deliver_to, effect, served_at,
     server::{Say, Script, Server, say},
-    served_at,
 };
 
 #[tokio::test]
@@ -27,7 +26,8 @@ async fn replies_without_an_end_are_given_up_within_the_time_and_the_bound() {
                 _ => script.rcpt = Say::Bytes(bytes.clone()),
             }
             let outcome = deliver_to(&Server::start([script]).await, MAIL).await;
-            let shown = format!("{part} {:?}: {outcome:?}", String::from_utf8_lossy(&bytes[..20.min(bytes.len())]));
+            let shown =
+                format!("{part} {:?}: {outcome:?}", String::from_utf8_lossy(&bytes[..20.min(bytes.len())]));
             assert_eq!(outcome.finding, Finding::NotApplied, "{shown}");
             assert!(outcome.reason.len() < 2000, "{shown}");
         }
@@ -47,7 +47,10 @@ async fn a_password_is_in_no_reason_although_the_server_repeats_it() {
     let auth = "auth = { user = \"bob\", password = { env = \"PASSWORD\" } }\n";
     let encoded = "c2VrcmV0LXdvcmQtMTc=";
     for (refusal, refuses_us) in [
-        ("535 5.7.8 sekret-word-17 is wrong, AGJvYgBzZWtyZXQtd29yZC0xNw== too, and c2VrcmV0LXdvcmQtMTc=", true),
+        (
+            "535 5.7.8 sekret-word-17 is wrong, AGJvYgBzZWtyZXQtd29yZC0xNw== too, and c2VrcmV0LXdvcmQtMTc=",
+            true,
+        ),
         ("534 mechanism too weak", true),
         ("530 must issue STARTTLS first", true),
         ("454 temporarily", false),
@@ -57,8 +60,15 @@ async fn a_password_is_in_no_reason_although_the_server_repeats_it() {
             let ehlo = say(&format!("250-x\r\n{ehlo}"));
             let server = Server::start([Script { auth: say(refusal), ehlo, ..Script::default() }]).await;
             let outcome = deliver(&served_at(server.port, auth), effect(MAIL)).await;
-            assert_eq!((outcome.finding, outcome.refuses_us), (Finding::NotApplied, refuses_us), "{outcome:?}");
-            let shown = format!("{outcome:?} {}", String::from_utf8_lossy(&outcome.response.clone().unwrap_or_default().body));
+            assert_eq!(
+                (outcome.finding, outcome.refuses_us),
+                (Finding::NotApplied, refuses_us),
+                "{outcome:?}"
+            );
+            let shown = format!(
+                "{outcome:?} {}",
+                String::from_utf8_lossy(&outcome.response.clone().unwrap_or_default().body)
+            );
             for secret in ["sekret-word-17", encoded, "AGJvYgBzZWtyZXQtd29yZC0xNw"] {
                 assert!(!shown.contains(secret), "{shown}");
             }

@@ -4,9 +4,8 @@ use aftercommit::outcome::Phase;
 
 use super::{
     super::{address::Mailbox, mail::Mail, render},
-    deliver, effect, is_rejected,
+    deliver, effect, is_rejected, served_at,
     server::{Script, Server},
-    served_at,
 };
 
 fn rendered(payload: &str) -> Result<String, String> {
@@ -33,7 +32,8 @@ fn a_mail_is_the_same_on_every_attempt() {
     for _ in 0..5 {
         assert_eq!(rendered(payload).unwrap(), first);
     }
-    let kinds: Vec<_> = ["mixed", "alternative", "related"].into_iter().map(|kind| first.matches(kind).count()).collect();
+    let kinds: Vec<_> =
+        ["mixed", "alternative", "related"].into_iter().map(|kind| first.matches(kind).count()).collect();
     assert_eq!(kinds, [1, 1, 1], "{first}");
     assert!(first.is_ascii() && first.lines().all(|line| line.len() <= 78), "{first}");
 }
@@ -79,8 +79,16 @@ fn what_cannot_be_a_mail_is_refused_with_a_sentence() {
         (with(r#""to":"a@x.test","attachments":[{"filename":"a","content":"%%"}]"#), "base64"),
         (with(r#""to":"a@x.test","attachments":[{"filename":"a"}]"#), "either content"),
         (with(r#""to":"a@x.test","attachments":[{"text":"a"}]"#), "filename"),
-        (with(r#""to":"a@x.test","attachments":[{"filename":"a","text":"x","content_type":"message/rfc822"}]"#), "octet-stream"),
-        (with(r#""to":"a@x.test","attachments":[{"filename":"a","text":"x","content_type":"pdf"}]"#), "application/pdf"),
+        (
+            with(
+                r#""to":"a@x.test","attachments":[{"filename":"a","text":"x","content_type":"message/rfc822"}]"#,
+            ),
+            "octet-stream",
+        ),
+        (
+            with(r#""to":"a@x.test","attachments":[{"filename":"a","text":"x","content_type":"pdf"}]"#),
+            "application/pdf",
+        ),
         (with(r#""to":"a@x.test","attachments":[{"filename":"a","text":"x","inline":"x"}]"#), "needs html"),
         (with(r#""to":"a@x.test","attachments":[{"text":"x","inline":"x>"}]"#), "inline"),
         (r#"{"from":"shop@shop.test","to":"a@x.test"}"#.to_owned(), "no text, html"),
@@ -100,8 +108,14 @@ fn what_cannot_be_a_mail_is_refused_with_a_sentence() {
 async fn nothing_is_said_to_a_server_that_an_address_made_up() {
     let server = Server::start([Script::default()]).await;
     let served = served_at(server.port, "");
-    for to in ["a@x.test>\\r\\nRCPT TO:<b@x.test", "a@x.test\\r\\nDATA", "<a@x.test>\\u2028x", "\\\"a\\r\\nb\\\"@x.test"] {
-        let outcome = deliver(&served, effect(&format!(r#"{{"from":"a@shop.test","text":"x","to":"{to}"}}"#))).await;
+    for to in [
+        "a@x.test>\\r\\nRCPT TO:<b@x.test",
+        "a@x.test\\r\\nDATA",
+        "<a@x.test>\\u2028x",
+        "\\\"a\\r\\nb\\\"@x.test",
+    ] {
+        let outcome =
+            deliver(&served, effect(&format!(r#"{{"from":"a@shop.test","text":"x","to":"{to}"}}"#))).await;
         assert!(is_rejected(&outcome) && outcome.phase == Phase::Render, "{outcome:?}");
         assert!(outcome.reason.starts_with("not sent: "), "{outcome:?}");
     }
@@ -125,7 +139,11 @@ fn an_address_may_have_a_name_in_the_usual_forms() {
         ("ann@[192.0.2.1]", None, "ann@[192.0.2.1]"),
     ] {
         let mailbox = Mailbox::parse(text).unwrap_or_else(|problem| panic!("{text}: {problem}"));
-        assert_eq!((mailbox.name.as_deref(), mailbox.address.to_string().as_str()), (name, address), "{text}");
+        assert_eq!(
+            (mailbox.name.as_deref(), mailbox.address.to_string().as_str()),
+            (name, address),
+            "{text}"
+        );
     }
 }
 

@@ -51,7 +51,9 @@ fn effect(payload: &str) -> Effect {
 fn load(toml: &str) -> Result<Settings, Vec<String>> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("aftercommit.toml");
-    let text = format!("database = \"sqlite:x.db\"\nenvironment = \"test\"\n[downstream.mail]\nkind = \"smtp\"\n{toml}");
+    let text = format!(
+        "database = \"sqlite:x.db\"\nenvironment = \"test\"\n[downstream.mail]\nkind = \"smtp\"\n{toml}"
+    );
     std::fs::write(&file, text).unwrap();
     let env = vec![
         ("PASSWORD".to_owned(), "sekret-word-17".to_owned()),

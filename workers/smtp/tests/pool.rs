@@ -3,9 +3,8 @@
 use aftercommit::outcome::Finding;
 
 use super::{
-    MAIL, deliver, effect,
+    MAIL, deliver, effect, served_at,
     server::{Say, Script, Server, say},
-    served_at,
 };
 
 #[tokio::test]
@@ -21,7 +20,8 @@ async fn mails_follow_each_other_over_one_connection() {
 #[tokio::test]
 async fn a_connection_that_fell_silent_while_it_was_idle_is_replaced() {
     for rset in [Say::Nothing, Say::Close, Say::Reset, say("421 idle for too long"), say("what?")] {
-        let server = Server::start([Script { rset: rset.clone(), ..Script::default() }, Script::default()]).await;
+        let server =
+            Server::start([Script { rset: rset.clone(), ..Script::default() }, Script::default()]).await;
         let served = served_at(server.port, "timeout = \"1500ms\"\ndata_timeout = \"2s\"\n");
         for _ in 0..2 {
             let outcome = deliver(&served, effect(MAIL)).await;

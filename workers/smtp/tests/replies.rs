@@ -34,7 +34,16 @@ fn a_reply_is_one_or_more_lines_of_one_code() {
     for text in ["", "25", "250-more\r\n"] {
         assert_eq!(read(text.as_bytes()), Ok(None), "{text:?}");
     }
-    for text in ["xyz\r\n", "25\r\n", "2500 x\r\n", "250_x\r\n", "150 x\r\n", "999 x\r\n", "250-a\r\n251 b\r\n", "\u{661}50 x\r\n"] {
+    for text in [
+        "xyz\r\n",
+        "25\r\n",
+        "2500 x\r\n",
+        "250_x\r\n",
+        "150 x\r\n",
+        "999 x\r\n",
+        "250-a\r\n251 b\r\n",
+        "\u{661}50 x\r\n",
+    ] {
         assert!(read(text.as_bytes()).is_err(), "{text:?}");
     }
 }
@@ -80,8 +89,9 @@ proptest! {
 
 #[test]
 fn a_long_key_has_an_id_of_its_own() {
-    let ids: std::collections::BTreeSet<_> =
-        (0..50).map(|at| identity::message_id(&format!("{}{at}", "/:".repeat(100)), "mail", "shop.test")).collect();
+    let ids: std::collections::BTreeSet<_> = (0..50)
+        .map(|at| identity::message_id(&format!("{}{at}", "/:".repeat(100)), "mail", "shop.test"))
+        .collect();
     assert_eq!(ids.len(), 50);
     assert_eq!(identity::message_id("order-17/mail", "mail", "shop.test"), "<order-17/mail$mail@shop.test>");
     assert_eq!(identity::message_id(".a..b c.", "m", "x"), "<=2Ea.=2Eb=20c=2E$m@x>");
