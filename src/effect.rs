@@ -1,6 +1,7 @@
 //! Effects and their parts: newtypes that parse, so that what exists is valid.
 
 pub(crate) mod fingerprint;
+mod recipients;
 
 use std::{fmt, sync::Arc};
 
@@ -132,6 +133,8 @@ pub struct NewEffect {
     pub(crate) expires_at: Option<Timestamp>,
     pub(crate) metadata: Option<String>,
     pub(crate) trace_context: Option<String>,
+    /// It is one of several targets' effects: its key follows from the key, else from this one, and the target.
+    pub(crate) split_of: Option<IdempotencyKey>,
 }
 
 impl NewEffect {
@@ -152,6 +155,7 @@ impl NewEffect {
             expires_at: None,
             metadata: None,
             trace_context: None,
+            split_of: None,
         }
     }
 

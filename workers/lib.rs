@@ -7,7 +7,13 @@ pub mod http;
 mod json;
 mod message;
 pub mod profiles;
+#[cfg(feature = "smtp")]
+mod smtp;
 mod veil;
 
 /// Every kind that a downstream can be of, with the function that reads its part of the configuration.
-pub(crate) const KINDS: &[(&str, config::ReadKind)] = &[("http", http::read)];
+pub(crate) const KINDS: &[(&str, config::ReadKind)] = &[
+    ("http", http::read),
+    #[cfg(feature = "smtp")]
+    ("smtp", smtp::read),
+];

@@ -42,7 +42,7 @@ use crate::{
 };
 
 /// The newest schema this library knows; `migrate` brings a database to it, and a newer one is refused.
-pub const SCHEMA_VERSION: i32 = 8;
+pub const SCHEMA_VERSION: i32 = 9;
 
 /// A worker as it registers itself at every (re)connect.
 #[derive(Clone, Debug)]

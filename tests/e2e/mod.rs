@@ -26,6 +26,7 @@ mod inbox;
 mod ledger;
 mod ledger_proxy;
 mod localstripe;
+mod mail;
 mod main_run;
 mod manual;
 mod network;

@@ -39,6 +39,17 @@ pub(crate) struct Operation {
     pub(crate) timeout: Duration,
 }
 
+impl Operation {
+    /// An attempt takes `after` longer; the contract must still make sense.
+    fn lengthen(&mut self, section: &Section<'_>, after: Duration) -> Result<(), ConfigError> {
+        if after.is_zero() {
+            return Ok(());
+        }
+        self.timeout += after;
+        self.contract.refuses(self.timeout).map_or(Ok(()), |problem| Err(section.error("contract", problem)))
+    }
+}
+
 /// What a kind reads its part from.
 pub(crate) struct Source<'s> {
     /// The downstream's table.
@@ -63,6 +74,11 @@ pub(crate) trait Configured: Any + fmt::Debug + Send + Sync {
     /// Where the calls go: scheme, host and port. `None` where that is not one place.
     fn origin(&self) -> Option<String> {
         None
+    }
+    /// How much longer than `timeout` an attempt may take, where a kind has another time for the answer to what cannot be taken
+    /// back.
+    fn after_timeout(&self) -> Duration {
+        Duration::ZERO
     }
     /// A hash of the credential, if there is one, for vendors that tell keys apart by it. The error is why it cannot be read.
     fn credential_sha256(&self, secrets: &Secrets) -> Result<Option<[u8; 32]>, String>;
@@ -116,8 +132,8 @@ impl DownstreamSettings {
             return Err(section.error("concurrency", "must be at least 1"));
         }
         let rate = section.get("rate")?;
-        let default = default_operation(&section)?;
-        let operations = operations(name, &section, &default)?;
+        let mut default = default_operation(&section)?;
+        let mut operations = operations(name, &section, &default)?;
         let source = Source {
             section: &section,
             key_prefix: &key_prefix,
@@ -128,7 +144,13 @@ impl DownstreamSettings {
         let configured = read_kind(&source)?;
         let slowest =
             operations.iter().map(|(_, _, operation)| operation.timeout).chain([default.timeout]).max();
-        let lease = lease(&section, slowest.unwrap_or(default.timeout), worker_lease)?;
+        let slowest = slowest.unwrap_or(default.timeout);
+        let after = configured.after_timeout();
+        default.lengthen(&section, after)?;
+        for (_, section, operation) in &mut operations {
+            operation.lengthen(section, after)?;
+        }
+        let lease = lease(&section, slowest, after, worker_lease)?;
         let operations = operations
             .into_iter()
             .map(|(name, section, operation)| section.finish().map(|()| (name, operation)))
@@ -329,14 +351,30 @@ fn policy(section: &Section<'_>, default: &Policy) -> Result<Policy, ConfigError
     Ok(policy)
 }
 
-fn lease(section: &Section<'_>, slowest: Duration, worker_lease: Duration) -> Result<Duration, ConfigError> {
-    let lease = section.get_or("lease", worker_lease.max(slowest + LEASE_ROOM))?;
-    if lease < slowest + LEASE_MARGIN {
+fn lease(
+    section: &Section<'_>,
+    slowest: Duration,
+    after: Duration,
+    worker_lease: Duration,
+) -> Result<Duration, ConfigError> {
+    // With a time of its own for the answer, an attempt asks whether it may begin when up to `timeout` has passed, and the whole of
+    // it must still be covered then.
+    let longest = if after.is_zero() { slowest } else { slowest * 2 + after };
+    let lease = section.get_or("lease", worker_lease.max(longest + LEASE_ROOM))?;
+    if lease < longest + LEASE_MARGIN {
+        let calls = if after.is_zero() {
+            format!("the longest timeout ({})", show_duration(slowest))
+        } else {
+            format!(
+                "twice the longest timeout ({}), the time for the answer ({})",
+                show_duration(slowest),
+                show_duration(after)
+            )
+        };
         return Err(section.error(
             "lease",
             format!(
-                "must be at least the longest timeout ({}) + {}, or a call that times out loses its lease: raise lease or lower timeout",
-                show_duration(slowest),
+                "must be at least {calls} + {}, or a call that times out loses its lease: raise lease or lower timeout",
                 show_duration(LEASE_MARGIN)
             ),
         ));

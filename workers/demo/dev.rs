@@ -16,6 +16,7 @@ use clap::Args;
 use tokio::{net::TcpListener, task::JoinSet};
 
 use super::{
+    catcher::{Catcher, FAIL_NAMES},
     fault::FAIL_WORDS,
     shop::Shop,
     sink::{Memory, Sink},
@@ -37,8 +38,9 @@ const SLOW: Duration = Duration::from_secs(8);
 #[command(after_help = "\
 A payload with \"fail\": \"timeout\", \"500\", \"429\", \"decline\" or \"reset\" makes
 the first call of its key fail in that way. After \"timeout\" the retries of a
-payment may see 409 (the first call is still in progress) until it is done. The
-sinks forget everything when it ends; the database stays.
+payment may see 409 (the first call is still in progress) until it is done. A
+mail to timeout@, reset@, nobody@ or full@ fails in that way. The sinks forget
+everything when it ends; the database stays.
 
 Examples:
   aftercommit dev
@@ -58,7 +60,8 @@ pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit
     let database = open_database(&url, &Options::default()).await?;
     let listener = listen(args.port).await?;
     let address = listener.local_addr()?;
-    let settings = settings(&url, address.port())?;
+    let mail = TcpListener::bind("127.0.0.1:0").await.context("a port for the mail catcher")?;
+    let settings = settings(&url, address.port(), mail.local_addr()?.port())?;
     let served = settings.serve(None)?;
     let config = engine_config(&settings, &served);
     let engine = Engine::new(Arc::clone(&database) as _, served, config, Arc::new(SystemClock))
@@ -67,7 +70,8 @@ pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit
     let stop = Stop::default();
     let operations = Operations::default();
     operations.watch(Arc::clone(&database), Some((Arc::clone(&engine), stop.clone())));
-    let mut app = app(database, &operations);
+    let catcher = Arc::new(Catcher::default());
+    let mut app = app(database, &operations, &catcher);
     // The service speaks SQLite; a playground on PostgreSQL does without it.
     let shop = if url.starts_with("sqlite:") { Some(Shop::open(&url).await?) } else { None };
     let mut orders = Orders::default();
@@ -78,6 +82,7 @@ pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit
     }
     let mut tasks = JoinSet::new();
     tasks.spawn(serve(listener, app, stop.abort.clone()));
+    tasks.spawn(catcher.serve(mail));
     let mut worker = JoinSet::new();
     let inner = stop.clone();
     worker.spawn(async move { engine.run(inner).await });
@@ -123,13 +128,12 @@ async fn serve(
 }
 
 /// The page at the root, the sinks below.
-fn app(database: Arc<dyn Database>, operations: &Operations) -> Router {
+fn app(database: Arc<dyn Database>, operations: &Operations, catcher: &Arc<Catcher>) -> Router {
     let payments = Sink::new(Memory::HonoursKeys, "ch", SLOW);
-    let mail = Sink::new(Memory::Forgetful, "msg", SLOW);
     aftercommit_dashboard::pages(database)
         .merge(operations.router())
         .nest("/sinks/payments", payments.router())
-        .nest("/sinks/mail", mail.router())
+        .nest("/sinks/mail", catcher.router())
 }
 
 /// The port asked for; else the usual one, or the next that is free.
@@ -158,10 +162,11 @@ async fn listen(port: Option<u16>) -> anyhow::Result<TcpListener> {
     Err(fail(Exit::Failure, format!("no port from {PORT} on can be had ({why}); name one with --port")))
 }
 
-fn settings(url: &str, port: u16) -> anyhow::Result<Settings> {
+fn settings(url: &str, port: u16, mail: u16) -> anyhow::Result<Settings> {
     let file =
         tempfile::Builder::new().prefix("aftercommit-dev-").suffix(".toml").tempfile().context(NO_FOLDER)?;
-    std::fs::write(file.path(), configuration(port)).context("writing the playground's configuration")?;
+    std::fs::write(file.path(), configuration(port, mail))
+        .context("writing the playground's configuration")?;
     let sources = Sources {
         file: Some(file.path().to_owned()),
         // Only the playground's own values: whatever the environment says is meant for a real worker.
@@ -172,7 +177,7 @@ fn settings(url: &str, port: u16) -> anyhow::Result<Settings> {
     Ok(Settings::load(&sources)?)
 }
 
-fn configuration(port: u16) -> String {
+fn configuration(port: u16, mail: u16) -> String {
     format!(
         r#"environment = "dev"
 
@@ -196,10 +201,12 @@ method = "POST"
 path = "/v1/refunds"
 
 [downstream.mail]
-kind = "http"
-base_url = "http://127.0.0.1:{port}/sinks/mail"
-timeout = "5s"
-lease = "8s"
+kind = "smtp"
+server = "smtp://127.0.0.1:{mail}"
+from = "Demo shop <shop@example.com>"
+timeout = "3s"
+data_timeout = "5s"
+lease = "15s"
 contract = {{ dedupe = "none", on_unknown = "hold", margin = "1s" }}
 "#
     )
@@ -213,16 +220,17 @@ fn greet(url: &str, address: SocketAddr, orders: &Orders) -> anyhow::Result<()> 
         "\n  aftercommit {version}  dev: a playground, not for production\n\n  \
          Effects   http://{address}/\n  {place}\
          Payments  http://{address}/sinks/payments  honours Idempotency-Key\n  \
-         Mail      http://{address}/sinks/mail      cannot deduplicate\n  \
+         Mail      http://{address}/sinks/mail      cannot deduplicate; caught mail\n  \
          Health    http://{address}/healthz and http://{address}/readyz\n  \
          Metrics   http://{address}/metrics\n  \
          Database  {file}\n\n  \
          In another terminal, in this folder:\n{twice}    \
          export DATABASE_URL={}\n    \
          {program} enqueue payments --key order-1 --payload '{{\"amount\":1500}}'\n    \
-         {program} enqueue mail --payload '{{\"to\":\"a@example.com\",\"fail\":\"timeout\"}}'\n\n  \
+         {program} enqueue mail --payload '{{\"to\":\"timeout@example.com\",\"text\":\"hello\"}}'\n\n  \
          \"fail\" may be {FAIL_WORDS}; after timeout, the retries of\n  \
-         a payment may see 409 until the first call is done. Or, from any language:\n    \
+         a payment may see 409 until the first call is done. A mail to {FAIL_NAMES}\n  \
+         fails in that way. Or, from any language:\n    \
          INSERT INTO aftercommit_effects (downstream, payload)\n      \
          VALUES ('payments', '{{\"amount\":1500}}')\n\n  \
          Ctrl-C drains.\n",
@@ -254,7 +262,7 @@ mod tests {
 
     #[test]
     fn the_playground_s_configuration_is_valid() {
-        let served = settings("sqlite:x.db", 7799).unwrap().serve(None).unwrap();
+        let served = settings("sqlite:x.db", 7799, 7825).unwrap().serve(None).unwrap();
         let names: Vec<_> = served.iter().map(|served| served.name.to_string()).collect();
         assert_eq!(names, ["mail", "payments"]);
     }
