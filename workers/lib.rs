@@ -2,6 +2,8 @@
 //!
 //! One folder per kind. A kind translates and classifies; it never retries, sleeps, decides, or touches the store.
 
+#[cfg(feature = "amqp")]
+mod amqp;
 pub mod config;
 pub mod http;
 mod json;
@@ -10,4 +12,8 @@ pub mod profiles;
 mod veil;
 
 /// Every kind that a downstream can be of, with the function that reads its part of the configuration.
-pub(crate) const KINDS: &[(&str, config::ReadKind)] = &[("http", http::read)];
+pub(crate) const KINDS: &[(&str, config::ReadKind)] = &[
+    ("http", http::read),
+    #[cfg(feature = "amqp")]
+    ("amqp", amqp::read),
+];
