@@ -23,7 +23,11 @@ pub(super) async fn check(amqp: &Amqp, address: &Address, limit: Duration) -> Ve
         Ok(Err(fault)) => return vec![refused(&fault)],
         Err(_elapsed) => {
             let found = format!("{} did not let us in within {limit:?}", address.place);
-            return vec![Check::fail("connection", found, "look whether the broker is up and the port is right")];
+            return vec![Check::fail(
+                "connection",
+                found,
+                "look whether the broker is up and the port is right",
+            )];
         }
     };
     let tls = if address.is_tls() { "over TLS, its certificate is trusted" } else { "without TLS" };
@@ -32,14 +36,22 @@ pub(super) async fn check(amqp: &Amqp, address: &Address, limit: Duration) -> Ve
     checks.push(Check::ok("login", found));
     if let Some(why) = session.shared.blocked() {
         let found = format!("the broker takes no messages (connection.blocked: {why})");
-        checks.push(Check::fail("alarm", found, "free memory or disk there: `rabbitmq-diagnostics alarms` says which"));
+        checks.push(Check::fail(
+            "alarm",
+            found,
+            "free memory or disk there: `rabbitmq-diagnostics alarms` says which",
+        ));
         return checks;
     }
     checks.push(Check::ok("alarm", "none: the broker takes messages"));
     for exchange in amqp.exchanges() {
         let looked = timeout_at(deadline, look(amqp, &session, exchange)).await;
         checks.extend(looked.unwrap_or_else(|_elapsed| {
-            vec![Check::fail("exchange", format!("no answer about {exchange:?} in time"), "look at the broker's load")]
+            vec![Check::fail(
+                "exchange",
+                format!("no answer about {exchange:?} in time"),
+                "look at the broker's load",
+            )]
         }));
     }
     checks
@@ -57,10 +69,17 @@ async fn look(amqp: &Amqp, session: &Session, exchange: &str) -> Vec<Check> {
     match declare::find_exchange(session, exchange).await {
         Ok(()) => vec![
             Check::ok("exchange", format!("{exchange:?} is there")),
-            Check::warn("binding", format!("whether a queue is bound to {exchange:?} cannot be seen: {unseen}"),
-                "name the queues and bindings in declare, or look with `rabbitmqctl list_bindings`"),
+            Check::warn(
+                "binding",
+                format!("whether a queue is bound to {exchange:?} cannot be seen: {unseen}"),
+                "name the queues and bindings in declare, or look with `rabbitmqctl list_bindings`",
+            ),
         ],
-        Err(fault) => vec![Check::fail("exchange", text_of(&fault), "create it, correct exchange, or name it in declare.exchanges")],
+        Err(fault) => vec![Check::fail(
+            "exchange",
+            text_of(&fault),
+            "create it, correct exchange, or name it in declare.exchanges",
+        )],
     }
 }
 
@@ -76,7 +95,11 @@ async fn queues(amqp: &Amqp, session: &Session) -> Vec<Check> {
             Ok((messages, consumers)) => {
                 Check::ok("queue", format!("{name:?} is there: {messages} messages, {consumers} consumers"))
             }
-            Err(fault) => Check::fail("queue", text_of(&fault), "create it, correct routing_key, or name it in declare.queues"),
+            Err(fault) => Check::fail(
+                "queue",
+                text_of(&fault),
+                "create it, correct routing_key, or name it in declare.queues",
+            ),
         });
     }
     if checks.is_empty() {
@@ -89,9 +112,10 @@ async fn queues(amqp: &Amqp, session: &Session) -> Vec<Check> {
 fn refused(fault: &Fault) -> Check {
     let (check, remedy) = match fault {
         Fault::Refuses(_) => ("login", "mend url or auth, or give the user the rights for the virtual host"),
-        Fault::Away(_) | Fault::Amiss(_) | Fault::Blocked(_) => {
-            ("connection", "look whether the broker is up, and whether host, port and scheme (amqp or amqps) are right")
-        }
+        Fault::Away(_) | Fault::Amiss(_) | Fault::Blocked(_) => (
+            "connection",
+            "look whether the broker is up, and whether host, port and scheme (amqp or amqps) are right",
+        ),
     };
     Check::fail(check, text_of(fault), remedy)
 }

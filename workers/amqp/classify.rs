@@ -69,19 +69,26 @@ impl Reading<'_> {
     pub(super) fn outcome(self, told: Told) -> Outcome {
         let place = self.place;
         match told {
-            Told::Closed(closed) => Outcome::new(Finding::NotApplied, Phase::Connect, format!("not sent: {closed}")),
+            Told::Closed(closed) => {
+                Outcome::new(Finding::NotApplied, Phase::Connect, format!("not sent: {closed}"))
+            }
             Told::NotSent(fault) => self.not_sent(fault),
             Told::TooLong(why) => {
                 Outcome::new(Finding::Rejected(About::ThisAttempt), Phase::Render, format!("not sent: {why}"))
             }
+            // It says nothing of the broker.
             Told::StillWaiting => Outcome::new(
                 Finding::NotApplied,
-                Phase::Connect,
+                Phase::Render,
                 "not sent: an earlier attempt with this key still waits for its confirm",
             ),
             Told::Acked => Outcome::new(Finding::Applied, Phase::Done, format!("{place} confirmed it")),
             Told::Returned(code, text) => Outcome {
-                response: Some(Response { status: Some(code), body: text.clone().into_bytes(), truncated: false }),
+                response: Some(Response {
+                    status: Some(code),
+                    body: text.clone().into_bytes(),
+                    truncated: false,
+                }),
                 ..Outcome::new(
                     Finding::Rejected(About::ThisAttempt),
                     Phase::Done,

@@ -182,7 +182,8 @@ impl Configured for Amqp {
         let origin = self.broker.origin();
         let local = ["amqp://127.0.0.1", "amqp://localhost", "amqp://[::1]"];
         if origin.starts_with("amqp://") && !local.iter().any(|place| origin.starts_with(place)) {
-            warnings.push("url is amqp://: the password travels in the clear; amqps:// encrypts it".to_owned());
+            warnings
+                .push("url is amqp://: the password travels in the clear; amqps:// encrypts it".to_owned());
         }
         warnings
     }
@@ -192,11 +193,13 @@ impl Configured for Amqp {
         check_url(&url).map_err(|problem| ("url".to_owned(), problem))?;
         let ca = match &self.ca {
             None => None,
-            Some(path) => Some(std::fs::read_to_string(path).map_err(|error| {
-                ("ca".to_owned(), format!("the file {path} cannot be read: {error}"))
-            })?),
+            Some(path) => Some(
+                std::fs::read_to_string(path)
+                    .map_err(|error| ("ca".to_owned(), format!("the file {path} cannot be read: {error}")))?,
+            ),
         };
-        let address = Address::new(&url, ca, self.heartbeat, &self.name).map_err(|problem| ("url".to_owned(), problem))?;
+        let address = Address::new(&url, ca, self.heartbeat, &self.name)
+            .map_err(|problem| ("url".to_owned(), problem))?;
         Ok(Arc::new(AmqpDownstream::new(self.clone(), address)))
     }
 }
@@ -204,11 +207,16 @@ impl Configured for Amqp {
 /// The error repeats nothing of the URL.
 fn check_url(url: &Url) -> Result<(), String> {
     if url.query().is_some() || url.fragment().is_some() {
-        return Err("must not have parameters (\"?…\"): heartbeat and timeout are keys of their own".to_owned());
+        return Err(
+            "must not have parameters (\"?…\"): heartbeat and timeout are keys of their own".to_owned()
+        );
     }
     // RFC-like reading of <https://www.rabbitmq.com/docs/uri-spec>: nothing after the slash is the name "".
     if url.path() == "/" {
-        return Err("ends with a slash, which names the virtual host \"\": leave it out for the default one, \"/\"".to_owned());
+        return Err(
+            "ends with a slash, which names the virtual host \"\": leave it out for the default one, \"/\""
+                .to_owned(),
+        );
     }
     if url.path().get(1..).is_some_and(|path| path.contains('/')) {
         return Err("names a virtual host with a slash: write it as %2f".to_owned());

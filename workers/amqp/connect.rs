@@ -39,14 +39,20 @@ pub(super) struct Address {
 
 impl Address {
     /// Of a URL with its credentials; the error repeats nothing of it.
-    pub(super) fn new(url: &Url, ca: Option<String>, heartbeat: Duration, name: &str) -> Result<Self, String> {
+    pub(super) fn new(
+        url: &Url,
+        ca: Option<String>,
+        heartbeat: Duration,
+        name: &str,
+    ) -> Result<Self, String> {
         let (scheme, usual) = match url.scheme() {
             "amqps" => (AMQPScheme::AMQPS, 5671),
             _ => (AMQPScheme::AMQP, 5672),
         };
         let decoded = |text: &str| {
             let text = percent_decode_str(text).decode_utf8();
-            text.map(|text| text.into_owned()).map_err(|_error| "is not UTF-8 where it is percent-encoded".to_owned())
+            text.map(|text| text.into_owned())
+                .map_err(|_error| "is not UTF-8 where it is percent-encoded".to_owned())
         };
         let host = url.host_str().unwrap_or_default();
         let username = match url.username() {
@@ -104,18 +110,18 @@ impl Address {
             self.uri.clone(),
             runtime,
             async move |uri: AMQPUri, runtime| {
-            let names = runtime.to_socket_addrs((uri.authority.host.clone(), uri.authority.port));
-            let connected = timeout(limit, AsyncTcpStream::connect(&runtime, names));
-            let stream = connected.await.map_err(|_elapsed| too_late())??;
-            if let AsyncTcpStream::Plain(plain) = &stream {
-                kept.keep(plain.get_ref().as_fd())?;
-            }
-            if uri.scheme == AMQPScheme::AMQP {
-                return Ok(stream);
-            }
-            let encrypted = timeout(limit, stream.into_tls(&uri.authority.host, tls.as_ref()));
-            Ok(encrypted.await.map_err(|_elapsed| too_late())??)
-        },
+                let names = runtime.to_socket_addrs((uri.authority.host.clone(), uri.authority.port));
+                let connected = timeout(limit, AsyncTcpStream::connect(&runtime, names));
+                let stream = connected.await.map_err(|_elapsed| too_late())??;
+                if let AsyncTcpStream::Plain(plain) = &stream {
+                    kept.keep(plain.get_ref().as_fd())?;
+                }
+                if uri.scheme == AMQPScheme::AMQP {
+                    return Ok(stream);
+                }
+                let encrypted = timeout(limit, stream.into_tls(&uri.authority.host, tls.as_ref()));
+                Ok(encrypted.await.map_err(|_elapsed| too_late())??)
+            },
             properties,
         );
         match timeout(limit, connecting).await {
@@ -134,31 +140,34 @@ impl Address {
     /// Why there is no connection, without the library's words: they may hold what it was given.
     fn fault(&self, error: &Error) -> Fault {
         let place = &self.place;
-        match error.kind() {
-            ErrorKind::ProtocolError(said) => {
-                let text = said.get_message();
-                match said.get_id() {
-                    403 => Fault::Refuses(format!("{place} does not let {} in: {text}", self.user())),
-                    // A limit of connections is no matter of configuration: the next one may be let in.
-                    530 if text.as_str().contains("limit") => Fault::Away(format!("{place}: {text}")),
-                    402 | 530 => {
-                        Fault::Refuses(format!("{place} refuses the virtual host {:?}: {text}", self.vhost()))
-                    }
-                    _ => Fault::Away(format!("{place} refuses the connection: {text}")),
+        let kind = error.kind();
+        if let ErrorKind::ProtocolError(said) = kind {
+            let text = said.get_message();
+            return match said.get_id() {
+                403 => Fault::Refuses(format!("{place} does not let {} in: {text}", self.user())),
+                // A limit of connections is no matter of configuration: the next one may be let in.
+                530 if text.as_str().contains("limit") => Fault::Away(format!("{place}: {text}")),
+                402 | 530 => {
+                    Fault::Refuses(format!("{place} refuses the virtual host {:?}: {text}", self.vhost()))
                 }
-            }
-            ErrorKind::IOError(error) if error.kind() == std::io::ErrorKind::InvalidData => Fault::Away(format!(
-                "the TLS handshake with {place} failed: it does not speak TLS, or its certificate is not trusted"
-            )),
-            ErrorKind::IOError(error) if self.is_tls() && error.kind() == std::io::ErrorKind::UnexpectedEof => {
-                Fault::Away(format!("the TLS handshake with {place} failed: does it speak TLS?"))
-            }
-            ErrorKind::IOError(error) => Fault::Away(format!("no connection to {place}: {}", error.kind())),
-            ErrorKind::ParsingError(_) | ErrorKind::InvalidProtocolVersion(_) => {
-                Fault::Away(format!("{place} does not speak AMQP 0-9-1 (does it speak TLS, amqps://?)"))
-            }
-            _ => Fault::Away(format!("no connection to {place}: it broke off the greeting")),
+                _ => Fault::Away(format!("{place} refuses the connection: {text}")),
+            };
         }
+        if let ErrorKind::IOError(error) = kind {
+            let eof = self.is_tls() && error.kind() == std::io::ErrorKind::UnexpectedEof;
+            return Fault::Away(if eof || error.kind() == std::io::ErrorKind::InvalidData {
+                format!(
+                    "the TLS handshake with {place} failed: it does not speak TLS, or its certificate is not trusted"
+                )
+            } else {
+                format!("no connection to {place}: {}", error.kind())
+            });
+        }
+        Fault::Away(if matches!(kind, ErrorKind::ParsingError(_) | ErrorKind::InvalidProtocolVersion(_)) {
+            format!("{place} does not speak AMQP 0-9-1 (does it speak TLS, amqps://?)")
+        } else {
+            format!("no connection to {place}: it broke off the greeting")
+        })
     }
 }
 
@@ -205,7 +214,9 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         let handle = std::mem::replace(&mut *self.lock(), Handle::Shut);
-        let (Handle::Open(socket), Ok(runtime)) = (handle, tokio::runtime::Handle::try_current()) else { return };
+        let (Handle::Open(socket), Ok(runtime)) = (handle, tokio::runtime::Handle::try_current()) else {
+            return;
+        };
         runtime.spawn(async move {
             tokio::time::sleep(FAREWELL).await;
             socket.shutdown(Shutdown::Both).ok();

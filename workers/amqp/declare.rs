@@ -71,7 +71,8 @@ pub(super) async fn prepare(session: &Session, way: &Way, topology: &Topology) -
 pub(super) async fn find_exchange(session: &Session, name: &str) -> Result<(), Fault> {
     let channel = session.channel().await?;
     let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
-    let found = channel.exchange_declare(name_of(name), ExchangeKind::Direct, options, FieldTable::default()).await;
+    let found =
+        channel.exchange_declare(name_of(name), ExchangeKind::Direct, options, FieldTable::default()).await;
     found.map_err(|error| fault(session, &format!("exchange {name:?}"), &error))
 }
 
@@ -97,7 +98,12 @@ async fn declare_exchange(
     settle(session, &format!("exchange {name:?}"), declared, topology)
 }
 
-async fn declare_queue(session: &Session, name: &str, queue: &Queue, topology: &Topology) -> Result<(), Fault> {
+async fn declare_queue(
+    session: &Session,
+    name: &str,
+    queue: &Queue,
+    topology: &Topology,
+) -> Result<(), Fault> {
     let channel = session.channel().await?;
     let options = QueueDeclareOptions { durable: queue.durable, ..QueueDeclareOptions::default() };
     let declared = channel.queue_declare(name_of(name), options, queue.arguments.table()).await;
@@ -108,13 +114,21 @@ async fn bind(session: &Session, binding: &Binding) -> Result<(), Fault> {
     let channel = session.channel().await?;
     let Binding { exchange, queue, routing_key, arguments } = binding;
     let (queue_name, exchange_name, key) = (name_of(queue), name_of(exchange), name_of(routing_key));
-    let bound =
-        channel.queue_bind(queue_name, exchange_name, key, QueueBindOptions::default(), arguments.table()).await;
-    bound.map_err(|error| fault(session, &format!("the binding of queue {queue:?} to exchange {exchange:?}"), &error))
+    let bound = channel
+        .queue_bind(queue_name, exchange_name, key, QueueBindOptions::default(), arguments.table())
+        .await;
+    bound.map_err(|error| {
+        fault(session, &format!("the binding of queue {queue:?} to exchange {exchange:?}"), &error)
+    })
 }
 
 /// What exists with other properties is refused, or taken as it is: as the configuration says.
-fn settle(session: &Session, what: &str, declared: Result<(), Error>, topology: &Topology) -> Result<(), Fault> {
+fn settle(
+    session: &Session,
+    what: &str,
+    declared: Result<(), Error>,
+    topology: &Topology,
+) -> Result<(), Fault> {
     let Err(error) = declared else { return Ok(()) };
     let fault = fault(session, what, &error);
     if topology.takes_what_is_there && said(&error).is_some_and(|(code, _)| code == 406) {
@@ -128,11 +142,13 @@ fn settle(session: &Session, what: &str, declared: Result<(), Error>, topology: 
 fn fault(session: &Session, what: &str, error: &Error) -> Fault {
     let place = &session.shared.place;
     match said(error) {
-        Some((406, text)) => Fault::Amiss(format!(
-            "{what} exists at {place} with other properties than declare says: {text}"
-        )),
+        Some((406, text)) => {
+            Fault::Amiss(format!("{what} exists at {place} with other properties than declare says: {text}"))
+        }
         Some((404, text)) => Fault::Amiss(format!("{what} does not exist at {place}: {text}")),
-        Some((_, text)) if error.is_amqp_soft_error() => Fault::Amiss(format!("{place} refuses {what}: {text}")),
+        Some((_, text)) if error.is_amqp_soft_error() => {
+            Fault::Amiss(format!("{place} refuses {what}: {text}"))
+        }
         Some(_) | None => Fault::Away(lost(place, error)),
     }
 }

@@ -20,8 +20,7 @@ use std::{
 use aftercommit::downstream::Gate;
 use futures_util::future::BoxFuture;
 use lapin::{
-    Channel, Confirmation, ConnectionStatus, Error, ErrorKind, PublisherConfirm,
-    message::BasicReturnMessage,
+    Channel, Confirmation, ConnectionStatus, Error, ErrorKind, PublisherConfirm, message::BasicReturnMessage,
     options::BasicPublishOptions,
 };
 use tokio::{
@@ -137,7 +136,7 @@ enum Step {
 enum End {
     /// Certainly not written whole.
     Unwritten(Error),
-    Confirmed(Confirmation),
+    Confirmed(Box<Confirmation>),
     /// Written, and no confirm will come.
     Failed(Error),
 }
@@ -179,8 +178,9 @@ impl Lane {
     fn work(&mut self, context: &mut Context<'_>, done: impl Fn(&Self) -> bool) -> Poll<()> {
         loop {
             self.listen(context);
-            let handed = self.hand_over();
+            // First what became of those under way: a message that was written makes room for another.
             let heard = self.sweep(context);
+            let handed = self.hand_over();
             if done(self) {
                 return Poll::Ready(());
             }
@@ -231,7 +231,10 @@ impl Lane {
         }
         let most = self.shared.frame_max.saturating_sub(FRAME_ROOM);
         if publication.properties_len > most {
-            let why = format!("its headers need {} bytes, and the broker's frames take {most}", publication.properties_len);
+            let why = format!(
+                "its headers need {} bytes, and the broker's frames take {most}",
+                publication.properties_len
+            );
             return tell(answer, Told::TooLong(why));
         }
         if self.keys.contains(&publication.key) {
@@ -261,8 +264,16 @@ impl Lane {
             // A return goes to the confirm that the library looked at first: it was resolved before the one whose message
             // was returned, so this second look finds it.
             let later = self.pass(context);
-            self.conclude(ends);
+            let alone = ends.len() == 1 && later.is_empty() && self.outstanding.is_empty();
+            for (key, answer, end) in ends {
+                self.keys.remove(&key);
+                let told = self.told(&key, end, alone);
+                tell(answer, told);
+            }
             ends = later;
+        }
+        if self.outstanding.is_empty() {
+            self.returned.clear();
         }
         any
     }
@@ -275,7 +286,8 @@ impl Lane {
                 continue;
             };
             let Outstanding { key, answer, step: _ } = self.outstanding.swap_remove(at);
-            if let End::Confirmed(Confirmation::Ack(Some(message)) | Confirmation::Nack(Some(message))) = &end {
+            if let End::Confirmed(Confirmation::Ack(Some(message)) | Confirmation::Nack(Some(message))) = &end
+            {
                 self.note_return(message);
             }
             ends.push((key, answer, end));
@@ -283,27 +295,18 @@ impl Lane {
         ends
     }
 
-    fn note_return(&mut self, message: &BasicReturnMessage) {
+    fn note_return(&mut self, confirmation: &Confirmation) {
+        let (Confirmation::Ack(Some(message)) | Confirmation::Nack(Some(message))) = confirmation else {
+            return;
+        };
         let Some(id) = message.delivery.properties.message_id() else { return };
         let said = (message.reply_code, message.reply_text.to_string());
         self.returned.insert(id.as_str().to_owned(), said);
     }
 
-    fn conclude(&mut self, ends: Vec<(String, oneshot::Sender<Told>, End)>) {
-        let alone = ends.len() == 1 && self.outstanding.is_empty();
-        for (key, answer, end) in ends {
-            self.keys.remove(&key);
-            let told = self.told(&key, end, alone);
-            tell(answer, told);
-        }
-        if self.outstanding.is_empty() {
-            self.returned.clear();
-        }
-    }
-
     fn told(&mut self, key: &str, end: End, alone: bool) -> Told {
         match end {
-            End::Confirmed(Confirmation::NotRequested) => Told::NotRequested,
+            End::Confirmed(confirmation) if *confirmation == Confirmation::NotRequested => Told::NotRequested,
             End::Confirmed(confirmation) => {
                 self.proven = true;
                 self.shared.heard.fetch_add(1, Ordering::Relaxed);
@@ -359,7 +362,7 @@ impl Step {
         }
         match self {
             Self::Written(confirm) => Pin::new(confirm).poll(context).map(|confirmed| match confirmed {
-                Ok(confirmation) => End::Confirmed(confirmation),
+                Ok(confirmation) => End::Confirmed(Box::new(confirmation)),
                 Err(error) => End::Failed(error),
             }),
             Self::Writing(_) => Poll::Pending,
@@ -386,10 +389,14 @@ fn channel_closed(error: &Error) -> Option<(u16, String)> {
 
 /// What is said of a connection that ended, in words of ours.
 pub(super) fn lost(place: &str, error: &Error) -> String {
-    match error.kind() {
-        ErrorKind::ProtocolError(said) => format!("{place} closed the connection: {}", said.get_message()),
-        ErrorKind::MissingHeartbeatError => format!("{place} gave no sign of life for two heartbeats"),
-        ErrorKind::ParsingError(_) => format!("{place} sent something that is not AMQP"),
-        _ => format!("the connection to {place} was lost"),
+    if let ErrorKind::ProtocolError(said) = error.kind() {
+        return format!("{place} closed the connection: {}", said.get_message());
     }
+    if matches!(error.kind(), ErrorKind::MissingHeartbeatError) {
+        return format!("{place} gave no sign of life for two heartbeats");
+    }
+    if matches!(error.kind(), ErrorKind::ParsingError(_)) {
+        return format!("{place} sent something that is not AMQP");
+    }
+    format!("the connection to {place} was lost")
 }

@@ -95,13 +95,17 @@ impl Link {
             return Err(Fault::Blocked(why));
         }
         let cell = session.cell(way);
-        let opened = timeout(self.limit, cell.get_or_try_init(|| session.lane(way, &self.topology, self.linger)));
+        let opened =
+            timeout(self.limit, cell.get_or_try_init(|| session.lane(way, &self.topology, self.linger)));
         let orders = match opened.await {
             Ok(orders) => orders?.clone(),
             Err(_elapsed) => {
                 session.suspect.store(true, Ordering::Relaxed);
                 let place = &self.address.place;
-                return Err(Fault::Away(format!("{place} does not answer: no channel within {:?}", self.limit)));
+                return Err(Fault::Away(format!(
+                    "{place} does not answer: no channel within {:?}",
+                    self.limit
+                )));
             }
         };
         Ok((session, orders))
@@ -122,7 +126,12 @@ impl Session {
             place: address.place.as_str().into(),
         };
         let mut tasks = JoinSet::new();
-        tasks.spawn(watch_events(connection.events_listener(), shared.place.clone(), tell));
+        let events = connection.events_listener();
+        // What it said before anybody listened is lost, but for this.
+        if shared.status.blocked() {
+            tell.send_replace(Some("an alarm".to_owned()));
+        }
+        tasks.spawn(watch_events(events, shared.place.clone(), tell));
         let looked = timeout(limit, look_for_alarm(&connection, shared.blocked.clone(), &mut tasks)).await;
         if looked.is_err() {
             shared.socket.shut();
@@ -207,7 +216,9 @@ async fn watch_events(
                 blocked.send_replace(None);
             }
             Event::Error(error) => tracing::warn!("{}", lost(&place, &error)),
-            _ => {}
+            // Of its own choosing: connected, or asked to pause, which the library does by itself.
+            Event::Connected | Event::SendFlow(_) => {}
+            other => tracing::debug!(%place, ?other, "the client library says something new"),
         }
     }
 }
@@ -225,8 +236,9 @@ async fn look_for_alarm(
     }
     let options = BasicPublishOptions { mandatory: true, immediate: false };
     // Whoever may not publish to the default exchange learns of an alarm from the first effect.
-    let Ok(confirm) =
-        channel.basic_publish("".into(), NOWHERE.into(), options, b"", lapin::BasicProperties::default()).await
+    let Ok(confirm) = channel
+        .basic_publish("".into(), NOWHERE.into(), options, b"", lapin::BasicProperties::default())
+        .await
     else {
         return;
     };

@@ -95,7 +95,9 @@ impl AmqpDownstream {
         let (session, orders) = match timeout_at(deadline, self.link.orders(&way)).await {
             Ok(Ok(opened)) => opened,
             Ok(Err(fault)) => return reading.not_sent(fault),
-            Err(_elapsed) => return reading.not_sent(Fault::Away(format!("no connection to {place} in time"))),
+            Err(_elapsed) => {
+                return reading.not_sent(Fault::Away(format!("no connection to {place} in time")));
+            }
         };
         let heard = session.heard();
         let stage = Stage::default();
@@ -110,14 +112,16 @@ impl AmqpDownstream {
             Ok(Err(_)) if stage.withdraw() => {
                 Told::NotSent(Fault::Away(format!("the channel to {place} was closed meanwhile")))
             }
-            Err(_) if stage.withdraw() => {
-                Told::NotSent(Fault::Away(format!("{place} did not take the messages before this one in time")))
-            }
+            Err(_) if stage.withdraw() => Told::NotSent(Fault::Away(format!(
+                "{place} did not take the messages before this one in time"
+            ))),
             Ok(Err(_)) => Told::Lost(format!("the channel to {place} ended without a confirm")),
             Err(_) => {
                 session.doubt(heard);
                 Told::Lost(match session.shared.blocked() {
-                    Some(why) => format!("{place} blocked its publishers ({why}) after the message was handed over"),
+                    Some(why) => {
+                        format!("{place} blocked its publishers ({why}) after the message was handed over")
+                    }
                     None => format!("no confirm from {place} in time"),
                 })
             }

@@ -112,7 +112,14 @@ fn enclose(
     if !table.inner().is_empty() {
         properties = properties.with_headers(table);
     }
-    Ok(Publication { exchange, routing_key, key: key.to_owned(), body: message.body, properties, properties_len })
+    Ok(Publication {
+        exchange,
+        routing_key,
+        key: key.to_owned(),
+        body: message.body,
+        properties,
+        properties_len,
+    })
 }
 
 /// What the entry takes on the wire.
