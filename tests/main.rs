@@ -19,4 +19,7 @@ mod downstreams;
 mod e2e;
 
 #[cfg(test)]
+mod downstreams;
+
+#[cfg(test)]
 mod tidy;

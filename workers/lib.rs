@@ -2,6 +2,8 @@
 //!
 //! One folder per kind. A kind translates and classifies; it never retries, sleeps, decides, or touches the store.
 
+#[cfg(feature = "amqp")]
+mod amqp;
 pub mod config;
 pub mod http;
 mod json;
@@ -16,4 +18,6 @@ pub(crate) const KINDS: &[(&str, config::ReadKind)] = &[
     ("http", http::read),
     #[cfg(feature = "smtp")]
     ("smtp", smtp::read),
+    #[cfg(feature = "amqp")]
+    ("amqp", amqp::read),
 ];

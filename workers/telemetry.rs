@@ -63,9 +63,11 @@ pub(crate) fn start(verbosity: Verbosity, format: Option<Format>) {
 }
 
 /// Our own events, and others' from `warn` up: below that, HTTP and database libraries print headers, frames, statements and
-/// what the server tells its clients.
+/// what the server tells its clients. Nothing of `lapin`: it warns of a returned message by printing all of it, body and
+/// headers; what matters of it the kind says itself.
 fn is_ours_or_grave(metadata: &Metadata<'_>) -> bool {
-    metadata.target().starts_with("aftercommit") || *metadata.level() <= Level::WARN
+    let target = metadata.target();
+    target.starts_with("aftercommit") || (*metadata.level() <= Level::WARN && !target.starts_with("lapin"))
 }
 
 fn filter(verbosity: Verbosity) -> EnvFilter {

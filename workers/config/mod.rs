@@ -41,7 +41,7 @@ pub(crate) use key::{KeyFormat, KeyIn};
 pub(crate) use probe::{Sight, WrittenProbe};
 pub use registration::registered;
 pub(crate) use section::{Log, Section};
-pub(crate) use tree::{Node, parse as parse_toml};
+pub(crate) use tree::{Node, Value, parse as parse_toml};
 pub use values::SecretRef;
 pub(crate) use values::{Secrets, Setting, Size, quoted};
 

@@ -1,6 +1,8 @@
 //! `aftercommit bench`: measures this database and this machine, each figure with its limit measured in the same run.
 //! Compare ratios inside one run; absolute figures drift from run to run.
 
+#[cfg(feature = "amqp")]
+mod amqp;
 mod backlog;
 mod drain;
 mod enqueue;
@@ -50,6 +52,9 @@ pub(crate) enum BenchCommand {
     Latency(latency::LatencyArgs),
     /// Drain effects over HTTP on the loopback, beside a bare HTTP loop
     Http(http::HttpArgs),
+    /// Drain effects into a queue of a RabbitMQ, beside a bare publishing loop
+    #[cfg(feature = "amqp")]
+    Amqp(amqp::AmqpArgs),
     /// Measure a claim with few and with many effects pending
     Backlog(backlog::BacklogArgs),
     /// Drain with and without a snapshot that another session holds open
@@ -75,6 +80,8 @@ pub(super) async fn run(context: &Context, command: BenchCommand) -> anyhow::Res
         BenchCommand::Guard(args) => guard::run(context, &args).await,
         BenchCommand::Latency(args) => latency::run(context, &args).await,
         BenchCommand::Http(args) => http::run(context, &args).await,
+        #[cfg(feature = "amqp")]
+        BenchCommand::Amqp(args) => amqp::run(context, &args).await,
         BenchCommand::Backlog(args) => backlog::run(context, &args).await,
         BenchCommand::Horizon(args) => horizon::run(context, &args).await,
     }
