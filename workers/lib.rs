@@ -6,8 +6,22 @@ pub mod config;
 pub mod http;
 mod json;
 mod message;
+#[cfg(feature = "nats")]
+pub mod nats;
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod pinned;
 pub mod profiles;
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod shared;
 mod veil;
 
 /// Every kind that a downstream can be of, with the function that reads its part of the configuration.
-pub(crate) const KINDS: &[(&str, config::ReadKind)] = &[("http", http::read)];
+pub(crate) const KINDS: &[(&str, config::ReadKind)] = &[
+    ("http", http::read),
+    #[cfg(feature = "nats")]
+    ("nats", nats::read),
+    #[cfg(feature = "redis")]
+    ("redis", redis::read),
+];
