@@ -15,6 +15,8 @@ pub mod profiles;
 pub mod redis;
 #[cfg(any(feature = "nats", feature = "redis"))]
 mod shared;
+#[cfg(all(test, any(feature = "nats", feature = "redis")))]
+mod trial;
 mod veil;
 
 /// Every kind that a downstream can be of, with the function that reads its part of the configuration.

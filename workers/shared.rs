@@ -53,11 +53,7 @@ pub(crate) struct Shared<C> {
 
 impl<C> Default for Shared<C> {
     fn default() -> Self {
-        Self {
-            current: Mutex::new(None),
-            turn: tokio::sync::Mutex::new(None),
-            failures: AtomicU64::new(0),
-        }
+        Self { current: Mutex::new(None), turn: tokio::sync::Mutex::new(None), failures: AtomicU64::new(0) }
     }
 }
 

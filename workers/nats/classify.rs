@@ -30,7 +30,9 @@ pub(super) fn answer(answer: &Message, stream: &str, place: &str) -> Outcome {
         Ok(_) | Err(_) => Outcome::new(
             Finding::Unknown,
             Phase::Done,
-            format!("{place} answered, but not with an acknowledgement of the stream {stream}: somebody else may listen on the subject"),
+            format!(
+                "{place} answered, but not with an acknowledgement of the stream {stream}: somebody else may listen on the subject"
+            ),
         ),
     };
     let (body, truncated) = match answer.payload.get(..KEPT) {

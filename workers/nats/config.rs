@@ -90,7 +90,8 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
 }
 
 fn is_name(stream: &str) -> bool {
-    !stream.is_empty() && stream.bytes().all(|byte| (b'!'..=b'~').contains(&byte) && !b".*>/\\".contains(&byte))
+    !stream.is_empty()
+        && stream.bytes().all(|byte| (b'!'..=b'~').contains(&byte) && !b".*>/\\".contains(&byte))
 }
 
 fn servers(section: &Section<'_>) -> Result<Vec<String>, ConfigError> {

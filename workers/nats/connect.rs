@@ -275,12 +275,14 @@ impl Link {
             (Some(error), _) if error.err_code == 10_059 => {
                 Err(Refused::us(format!("there is no stream {name} at {place}: make it, or correct stream")))
             }
-            (Some(error), _) if error.code == 503 => {
-                Err(Refused::unreachable(format!("{place} cannot say what stream {name} is (JetStream error {})", error.err_code)))
-            }
-            (Some(error), _) => {
-                Err(Refused::us(format!("{place} does not say what stream {name} is (JetStream error {})", error.err_code)))
-            }
+            (Some(error), _) if error.code == 503 => Err(Refused::unreachable(format!(
+                "{place} cannot say what stream {name} is (JetStream error {})",
+                error.err_code
+            ))),
+            (Some(error), _) => Err(Refused::us(format!(
+                "{place} does not say what stream {name} is (JetStream error {})",
+                error.err_code
+            ))),
             (None, Some(stream)) if stream.no_ack => Err(Refused::us(format!(
                 "the stream {name} acknowledges nothing (no_ack): nobody could say whether a message was stored"
             ))),

@@ -31,11 +31,7 @@ pub(super) async fn look(nats: &Nats, access: &Access, deadline: Instant) -> Vec
     checks.push(durability(stream));
     checks.extend(limits(stream));
     let size = if stream.max_msg_size > 0 {
-        format!(
-            "{} bytes, and the stream takes {} bytes of body",
-            link.max_payload(),
-            stream.max_msg_size
-        )
+        format!("{} bytes, and the stream takes {} bytes of body", link.max_payload(), stream.max_msg_size)
     } else {
         format!("{} bytes", link.max_payload())
     };
@@ -54,7 +50,11 @@ fn window(nats: &Nats, stream: &Stream) -> Check {
     match longest {
         Some(window) if has < window => Check::fail(
             "duplicate window",
-            format!("the stream remembers message ids for {}, and the contract says window = {}", show_duration(has), show_duration(window)),
+            format!(
+                "the stream remembers message ids for {}, and the contract says window = {}",
+                show_duration(has),
+                show_duration(window)
+            ),
             "raise the stream's duplicate window, or lower the contract's window (and margin): until then nothing is sent",
         ),
         Some(window) => Check::ok(
@@ -129,11 +129,17 @@ fn limits(stream: &Stream) -> Vec<Check> {
     if !limits.is_empty() && stream.discard == "old" {
         found.push(Check::warn(
             "limits",
-            format!("the stream keeps {}, and drops the oldest beyond that, consumed or not", limits.join(", ")),
+            format!(
+                "the stream keeps {}, and drops the oldest beyond that, consumed or not",
+                limits.join(", ")
+            ),
             "discard: new refuses instead, and effects wait",
         ));
     } else if !limits.is_empty() {
-        found.push(Check::ok("limits", format!("the stream keeps {} and refuses beyond that", limits.join(", "))));
+        found.push(Check::ok(
+            "limits",
+            format!("the stream keeps {} and refuses beyond that", limits.join(", ")),
+        ));
     }
     found
 }

@@ -23,7 +23,9 @@ pub(super) struct Rendered {
 /// The message that `effect` is; the error says what about the effect cannot be sent.
 pub(super) fn render(stream: &str, call: &Call, effect: &Effect, key: &str) -> Result<Rendered, String> {
     let Some(subject) = effect.target.as_ref().or(call.subject.as_ref()) else {
-        return Err("there is no subject: give the effect a target, or the configuration a subject".to_owned());
+        return Err(
+            "there is no subject: give the effect a target, or the configuration a subject".to_owned()
+        );
     };
     check_subject(subject).map_err(|problem| format!("the subject {problem}"))?;
     let message = Message::of(effect)?;

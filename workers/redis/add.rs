@@ -50,9 +50,7 @@ impl Adding {
     pub(super) fn new(streams: &Streams, call: &Call, entry: Entry, key: &str) -> Self {
         let how = match (call.remembered, streams.idempotency) {
             (Remembered::No, _) => How::Plain,
-            (lives, Idempotency::Marker) => {
-                How::Marker { marker: streams.marker(&entry.stream, key), lives }
-            }
+            (lives, Idempotency::Marker) => How::Marker { marker: streams.marker(&entry.stream, key), lives },
             (window, Idempotency::Idmp) => {
                 How::Idmp { producer: streams.producer.clone(), key: key.to_owned(), window }
             }
@@ -127,7 +125,9 @@ impl Adding {
             return Outcome { response, ..Outcome::new(Finding::Applied, Phase::Done, "") };
         }
         // Where our log holds no earlier attempt, somebody else used this key: the mark makes that visible.
-        let why = format!("this key had been added before, as the entry {id} of {stream} at {place}; nothing was added now");
+        let why = format!(
+            "this key had been added before, as the entry {id} of {stream} at {place}; nothing was added now"
+        );
         Outcome { response, replayed: true, ..Outcome::new(Finding::AlreadyDone, Phase::Done, why) }
     }
 }

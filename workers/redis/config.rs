@@ -76,7 +76,8 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
     };
     let marker_prefix = section.get_or("marker_prefix", MARKER_PREFIX.to_owned())?;
     if marker_prefix.contains(['{', '}']) || marker_prefix.chars().any(char::is_control) {
-        return Err(section.error("marker_prefix", "must not hold braces: those of the stream's name decide the slot"));
+        return Err(section
+            .error("marker_prefix", "must not hold braces: those of the stream's name decide the slot"));
     }
     let producer = section.get_or("producer", PRODUCER.to_owned())?;
     if producer.is_empty() {
@@ -194,7 +195,8 @@ impl Configured for Streams {
         if self.broker.has_login() && self.broker.is_plain_beyond_loopback("redis") {
             warnings.push("url is redis://: the password travels in the clear; write rediss://".to_owned());
         }
-        if self.idempotency == Idempotency::Idmp && self.calls().any(|call| call.remembered != Remembered::No) {
+        if self.idempotency == Idempotency::Idmp && self.calls().any(|call| call.remembered != Remembered::No)
+        {
             warnings.push("idempotency is \"idmp\": a stream also forgets by number (IDMP-MAXSIZE, at most 10000 keys); set it above what is sent within the window".to_owned());
         }
         warnings

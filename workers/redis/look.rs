@@ -118,7 +118,9 @@ fn eviction(streams: &Streams, memory: &BTreeMap<String, String>) -> Check {
     let found = if max == "0" {
         format!("maxmemory-policy is {policy}; without maxmemory nothing is evicted yet")
     } else if counts {
-        format!("maxmemory-policy is {policy} at {max} bytes: when memory is full it drops markers, and a repetition within the window is added a second time")
+        format!(
+            "maxmemory-policy is {policy} at {max} bytes: when memory is full it drops markers, and a repetition within the window is added a second time"
+        )
     } else {
         format!("maxmemory-policy is {policy} at {max} bytes: when memory is full it may drop whole streams")
     };
@@ -136,7 +138,9 @@ fn durability(persistence: &BTreeMap<String, String>, fsync: Option<&str>) -> Ch
             Some("always") => Check::ok("durability", "appendonly, appendfsync always"),
             Some(other) => Check::warn(
                 "durability",
-                format!("appendonly, appendfsync {other}: a killed process loses nothing, a power cut loses the last second or more of what was confirmed, markers included"),
+                format!(
+                    "appendonly, appendfsync {other}: a killed process loses nothing, a power cut loses the last second or more of what was confirmed, markers included"
+                ),
                 "appendfsync always, where that must not be",
             ),
             None => Check::warn(
@@ -185,11 +189,9 @@ async fn idmp(link: &Link, name: &str, window: Duration, deadline: Instant) -> C
             ),
             "IDMP-MAXSIZE must exceed what is sent within the window",
         ),
-        Ok(memory) => Check::fail(
-            "duplicate window",
-            too_short(name, memory, window),
-            "until then nothing is added",
-        ),
+        Ok(memory) => {
+            Check::fail("duplicate window", too_short(name, memory, window), "until then nothing is added")
+        }
         Err(refused) => Check::fail("duplicate window", refused.reason, "permit XINFO to this user"),
     }
 }

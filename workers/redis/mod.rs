@@ -89,9 +89,8 @@ impl RedisDownstream {
     /// and gets it whole.
     async fn add(&self, attempt: &Attempt, adding: &Adding, link: &Link, deadline: Instant) -> Outcome {
         let place = self.access.place();
-        let closed = |closed| {
-            Outcome::new(Finding::NotApplied, Phase::Connect, format!("not begun: {closed}"))
-        };
+        let closed =
+            |closed| Outcome::new(Finding::NotApplied, Phase::Connect, format!("not begun: {closed}"));
         if let Err(why) = attempt.may_begin() {
             return closed(why);
         }

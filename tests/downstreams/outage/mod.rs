@@ -1,0 +1,9 @@
+//! Guarantee: a broker that is killed under load and stays away loses no effect, and duplicates only where the contract allows
+//! it. One file per broker; the long runs are `./tests/run --long brokers`.
+
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod load;
+#[cfg(feature = "nats")]
+mod nats;
+#[cfg(feature = "redis")]
+mod redis;
