@@ -77,6 +77,22 @@ impl Broker {
         }
     }
 
+    /// Whether the URL names a user in the clear, and no password: it may be a token.
+    pub(crate) fn has_bare_user(&self) -> bool {
+        matches!(&self.place, Place::Plain(url) if !url.username().is_empty())
+    }
+
+    /// Whether a login stands beside the URL.
+    pub(crate) fn has_login(&self) -> bool {
+        self.login.is_some()
+    }
+
+    /// Whether it is `scheme`, and not on this machine.
+    pub(crate) fn is_plain_beyond_loopback(&self, scheme: &str) -> bool {
+        let loopback = |url: &Url| matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
+        matches!(&self.place, Place::Plain(url) if url.scheme() == scheme && !loopback(url))
+    }
+
     /// The URL with its credentials. The error is (key, problem), and holds no secret.
     pub(crate) fn resolve(&self, secrets: &Secrets) -> Result<Url, (String, String)> {
         let mut url = match &self.place {

@@ -43,7 +43,7 @@ pub use registration::registered;
 pub(crate) use section::{Log, Section};
 pub(crate) use tree::{Node, Value, parse as parse_toml};
 pub use values::SecretRef;
-pub(crate) use values::{Secrets, Setting, Size, quoted};
+pub(crate) use values::{Secrets, Setting, Size, quoted, show_duration};
 
 use section::Effective;
 pub use section::nearest;

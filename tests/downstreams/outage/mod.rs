@@ -1,5 +1,11 @@
-//! Guarantee: a broker that is killed under load and comes back loses no effect, and duplicates only where duplicates were
-//! accepted by name. One file per broker; the long runs are `./tests/run --long brokers`.
+//! Guarantee: a broker that is killed under load and stays away loses no effect, and duplicates only where the contract allows
+//! it. One file per broker; the long runs are `./tests/run --long brokers`.
 
 #[cfg(feature = "amqp")]
 mod amqp;
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod load;
+#[cfg(feature = "nats")]
+mod nats;
+#[cfg(feature = "redis")]
+mod redis;
