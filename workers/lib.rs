@@ -2,6 +2,7 @@
 //!
 //! One folder per kind. A kind translates and classifies; it never retries, sleeps, decides, or touches the store.
 
+mod cloudevents;
 pub mod config;
 pub mod http;
 mod json;

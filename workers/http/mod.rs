@@ -33,6 +33,7 @@ use reqwest::{
 use url::Url;
 
 pub(crate) use config::read;
+pub(crate) use template::Text;
 
 use self::{
     classify::{Asked, classify},
