@@ -9,6 +9,7 @@ mod json;
 mod message;
 pub mod profiles;
 mod veil;
+mod webhook;
 
 /// Every kind that a downstream can be of, with the function that reads its part of the configuration.
-pub(crate) const KINDS: &[(&str, config::ReadKind)] = &[("http", http::read)];
+pub(crate) const KINDS: &[(&str, config::ReadKind)] = &[("http", http::read), ("webhook", webhook::read)];

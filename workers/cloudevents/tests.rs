@@ -137,7 +137,7 @@ fn what_cannot_be_an_event_is_refused_unsent_and_named() {
 #[test]
 fn a_configuration_that_makes_no_events_is_refused() {
     for (table, wanted) in [
-        ("", "source is missing"),
+        ("", "source: is missing"),
         ("source = \"\"", "source"),
         ("source = \"a b\"", "source"),
         ("source = \"/s\"\nmode = \"both\"", "mode"),

@@ -27,7 +27,7 @@ const CONCURRENCY: u32 = 16;
 /// Between a timeout and the end of its lease, where the lease is not set: room for a slow settle.
 const LEASE_ROOM: Duration = Duration::from_secs(10);
 /// Kinds that are planned.
-const LATER_KINDS: &[&str] = &["smtp", "amqp", "nats", "redis", "sql", "kafka", "webhook"];
+const LATER_KINDS: &[&str] = &["smtp", "amqp", "nats", "redis", "sql", "kafka"];
 
 /// What every operation has, whatever the kind.
 #[derive(Clone, Debug)]

@@ -175,7 +175,8 @@ fn auth(section: &Section<'_>) -> Result<Auth, ConfigError> {
     Ok(auth)
 }
 
-fn headers(section: &Section<'_>) -> Result<BTreeMap<String, String>, ConfigError> {
+/// The headers that an operator adds to every request, by lower-case name.
+pub(crate) fn headers(section: &Section<'_>) -> Result<BTreeMap<String, String>, ConfigError> {
     let given: BTreeMap<String, String> = section.get("headers")?.unwrap_or_default();
     let mut headers = BTreeMap::new();
     for (name, value) in given {
@@ -273,7 +274,7 @@ fn encoding_of(word: &str) -> Option<Encoding> {
 }
 
 /// Names that the protocol, the credentials or this kind own, in lower case.
-pub(super) fn is_ours(name: &str) -> bool {
+pub(crate) fn is_ours(name: &str) -> bool {
     name.starts_with("proxy-")
         || matches!(
             name,

@@ -24,11 +24,11 @@ use crate::{
 
 /// A request without its credentials.
 #[derive(Clone, Debug)]
-pub(super) struct Rendered {
-    pub(super) method: Method,
-    pub(super) url: Url,
-    pub(super) headers: HeaderMap,
-    pub(super) body: Bytes,
+pub(crate) struct Rendered {
+    pub(crate) method: Method,
+    pub(crate) url: Url,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
 }
 
 /// The request of `effect`, with `key` as it is sent.
@@ -327,7 +327,8 @@ fn written_key(call: &Call, key: &str) -> String {
     }
 }
 
-fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
+/// A header of the effect's or the configuration's.
+pub(crate) fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
     let parsed = HeaderName::from_bytes(name.as_bytes())
         .map_err(|_error| format!("headers has {name:?}, which is no header's name"))?;
     let printable = value.bytes().all(|byte| (b' '..=b'~').contains(&byte) || byte == b'\t');

@@ -34,6 +34,7 @@ const STEPS: &[&str] = &[
     include_str!("../../../migrations/sqlite/0006_viewer.sql"),
     include_str!("../../../migrations/sqlite/0007_guard.sql"),
     include_str!("../../../migrations/sqlite/0008_enqueue.sql"),
+    include_str!("../../../migrations/sqlite/0009_endpoints.sql"),
 ];
 const OPENING: &str = "opening the SQLite file";
 const MIGRATING: &str = "migrating";
