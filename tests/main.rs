@@ -16,4 +16,7 @@ mod guard;
 mod e2e;
 
 #[cfg(test)]
+mod downstreams;
+
+#[cfg(test)]
 mod tidy;

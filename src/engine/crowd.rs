@@ -66,7 +66,8 @@ mod tests {
 
     #[test]
     fn an_endpoint_gets_its_share_and_a_slow_one_is_left_alone_for_longer() {
-        let (crowds, clock) = (Arc::new(Crowds::default()), ManualClock::at(crate::clock::Timestamp::MIN));
+        let (crowds, clock) =
+            (Arc::new(Crowds::default()), ManualClock::at(crate::clock::Timestamp::from_micros(0)));
         let name = |endpoint: &str| -> Name { ("hooks".into(), endpoint.into()) };
         let held: Vec<_> = (0..2).map(|_| crowds.enter(name("acme"), 2, clock.boot()).unwrap()).collect();
         assert_eq!(crowds.enter(name("acme"), 2, clock.boot()).unwrap_err(), PUT_OFF_MIN);

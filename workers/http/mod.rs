@@ -16,7 +16,7 @@ mod retry_after;
 mod send;
 mod template;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::Arc;
 

@@ -13,7 +13,7 @@ use crate::{
     cloudevents::Envelope,
     config::{
         Answers, ConfigError, Configured, KeyIn, Operation, SecretRef, Secrets, Section, Setting as _, Size,
-        Source, quoted,
+        Source, host_port, quoted,
     },
     http::{self, Egress, SystemNames},
 };
@@ -263,6 +263,14 @@ impl Configured for Webhook {
             part(&envelope.pinned());
         }
         hash.finalize().into()
+    }
+
+    fn endpoints(&self) -> Vec<(String, String)> {
+        let host = |fixed: &Fixed| match &fixed.url {
+            Written::Plain(url) => self.egress.accept(url).map(|url| host_port(&url)).unwrap_or_default(),
+            Written::Secret(reference) => reference.to_string(),
+        };
+        self.endpoints.iter().map(|(name, fixed)| (name.clone(), host(fixed))).collect()
     }
 
     fn warnings(&self) -> Vec<String> {
