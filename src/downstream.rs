@@ -1,5 +1,7 @@
 //! The seam to the outside: what a downstream kind implements, and what the engine is given of each downstream.
 
+pub mod endpoint;
+
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use crate::{
@@ -22,6 +24,17 @@ pub trait Downstream: Send + Sync {
     /// The origin that this effect goes to, where it is not the downstream's own ([`Served::origin`]): a target that the
     /// effect itself names. Such an origin's troubles hold up only the effects that go there.
     fn origin(&self, _effect: &Effect) -> Option<Arc<str>> {
+        None
+    }
+
+    /// The endpoints of a downstream that has many by name: the engine keeps them fresh, and writes what is noted of them.
+    fn directory(&self) -> Option<&endpoint::Directory> {
+        None
+    }
+
+    /// Which of many endpoints this effect goes to, and how many calls that one gets at one time in this process: a slow one
+    /// must not take every slot of the downstream.
+    fn share(&self, _effect: &Effect) -> Option<(Arc<str>, u32)> {
         None
     }
 

@@ -4,6 +4,7 @@
 
 #[cfg(feature = "amqp")]
 mod amqp;
+mod cloudevents;
 pub mod config;
 pub mod http;
 mod json;
@@ -13,19 +14,21 @@ pub mod nats;
 #[cfg(any(feature = "nats", feature = "redis"))]
 mod pinned;
 pub mod profiles;
-#[cfg(feature = "smtp")]
-mod smtp;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(any(feature = "nats", feature = "redis"))]
 mod shared;
+#[cfg(feature = "smtp")]
+mod smtp;
 #[cfg(all(test, any(feature = "nats", feature = "redis")))]
 mod trial;
 mod veil;
+mod webhook;
 
 /// Every kind that a downstream can be of, with the function that reads its part of the configuration.
 pub(crate) const KINDS: &[(&str, config::ReadKind)] = &[
     ("http", http::read),
+    ("webhook", webhook::read),
     #[cfg(feature = "smtp")]
     ("smtp", smtp::read),
     #[cfg(feature = "amqp")]

@@ -16,6 +16,8 @@ pub(crate) struct Message {
     pub(crate) headers: Vec<(String, String)>,
     /// W3C trace context.
     pub(crate) traceparent: Option<String>,
+    /// Attributes of a binary CloudEvent, which the kind carries under its own prefix; none where it is no event.
+    pub(crate) attributes: Vec<(&'static str, String)>,
 }
 
 impl Message {
@@ -32,8 +34,25 @@ impl Message {
         if content_type.is_empty() || !content_type.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
             return Err("content_type must be printable ASCII".to_owned());
         }
-        let traceparent = effect.trace_context.clone().filter(|trace| is_traceparent(trace));
-        Ok(Self { body, content_type, headers: headers(effect)?, traceparent })
+        Ok(Self {
+            body,
+            content_type,
+            headers: headers(effect)?,
+            traceparent: traceparent(effect),
+            attributes: Vec::new(),
+        })
+    }
+
+    /// The attributes with `prefix` before their names. What carries that prefix already is not the effect's to set.
+    pub(crate) fn attributes_as(&self, prefix: &str) -> Result<Vec<(String, &str)>, String> {
+        let taken =
+            |name: &&String| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
+        if let Some(name) = self.headers.iter().map(|(name, _)| name).find(taken)
+            && !self.attributes.is_empty()
+        {
+            return Err(format!("headers must not set {name}: it belongs to the event, not the effect"));
+        }
+        Ok(self.attributes.iter().map(|(name, value)| (format!("{prefix}{name}"), value.as_str())).collect())
     }
 }
 
@@ -68,8 +87,13 @@ pub(crate) fn headers(effect: &Effect) -> Result<Vec<(String, String)>, String> 
         .collect()
 }
 
-/// A W3C traceparent of version 00. Anything else is not sent: a trace never fails an effect.
-pub(crate) fn is_traceparent(text: &str) -> bool {
+/// An effect's trace context. What is none is not sent: a trace never fails an effect.
+pub(crate) fn traceparent(effect: &Effect) -> Option<String> {
+    effect.trace_context.clone().filter(|trace| is_traceparent(trace))
+}
+
+/// A W3C traceparent of version 00.
+fn is_traceparent(text: &str) -> bool {
     let parts: Vec<_> = text.split('-').collect();
     let hex = |part: &str, len: usize| {
         part.len() == len && part.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))

@@ -10,7 +10,8 @@ use futures_util::FutureExt;
 
 use super::{
     Counters, Shared, Stop, budget,
-    held_by::{self, Budgets, Hold, Pass},
+    crowd::Place,
+    held_by::{self, Budgets, Hold, Pass, Whose},
     lease::{Base, Held},
     settle::Settling,
 };
@@ -19,6 +20,7 @@ use crate::{
     decision::{self, Decision},
     downstream::{Attempt, Closed, Gate, Served, Terms},
     outcome::{About, Finding, Outcome, Phase},
+    schedule::unit,
     store::{Claim, Next},
 };
 
@@ -70,6 +72,10 @@ async fn tried(
     if let Some(decision) = must_not_send(&holding.claim, terms, now) {
         return Some(Settling::unstarted(holding, Next::Decided(decision), None));
     }
+    let _place = match place(shared, serving, &holding) {
+        Ok(place) => place,
+        Err(wait) => return Some(put_off(shared, holding, terms, wait)),
+    };
     let started = now;
     match call(shared, serving, terms, &holding, stop).await {
         Called::Outcome(outcome) => Some(answered(shared, holding, terms.clone(), outcome, started).await),
@@ -83,6 +89,24 @@ async fn tried(
             None
         }
     }
+}
+
+/// A place among the calls to the endpoint that the effect goes to, where there is one; else by how much it is put off.
+fn place(shared: &Shared, serving: &Served, holding: &Holding) -> Result<Option<Place>, Duration> {
+    let effect = &holding.claim.effect;
+    let Some((endpoint, limit)) = serving.downstream.share(effect) else { return Ok(None) };
+    let name = (effect.downstream.clone(), endpoint);
+    shared.crowds.enter(name, limit, shared.clock.boot()).map(Some)
+}
+
+/// The endpoint has as many calls open as it gets: nothing was sent. Each effect is put off by another part of the time.
+fn put_off(shared: &Shared, holding: Holding, terms: &Terms, wait: Duration) -> Settling {
+    let now = holding.base.now(&*shared.clock);
+    let until = now.plus(wait.mul_f64(0.5 + unit(holding.claim.effect.id, holding.claim.number)));
+    let history = &holding.claim.history;
+    let next = held_by::held(terms, history, (now, Some(until)), Whose::Effect);
+    let sweep_at = super::settle::sweep_at(&terms.contract, terms.timeout, history, history.uncertain);
+    Settling::unstarted(holding, next, sweep_at)
 }
 
 /// Asked with the claim in hand: what the claim statement cannot know.

@@ -10,6 +10,7 @@ mod connect;
 mod context;
 mod doctor;
 mod effects;
+mod endpoints;
 mod enqueue;
 mod exit;
 mod fleet;
@@ -126,6 +127,9 @@ enum Command {
     /// Look at downstreams
     #[command(subcommand)]
     Downstreams(fleet::DownstreamsCommand),
+    /// Look at the endpoints of a downstream that has many, switch them, send one a test
+    #[command(subcommand)]
+    Endpoints(endpoints::EndpointsCommand),
     /// List the workers and what they serve
     #[command(after_help = "Example:\n  aftercommit workers")]
     Workers,
@@ -159,6 +163,7 @@ impl Command {
             | Self::Enqueue(_)
             | Self::Effects(_)
             | Self::Downstreams(_)
+            | Self::Endpoints(_)
             | Self::Workers
             | Self::Audit(_)
             | Self::Requests(_)
@@ -206,6 +211,7 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Enqueue(args) => enqueue::run(&context, args).await,
         Command::Effects(command) => effects::run(&context, command).await,
         Command::Downstreams(command) => fleet::downstreams(&context, &command).await,
+        Command::Endpoints(command) => endpoints::run(&context, &command).await,
         Command::Workers => fleet::workers(&context).await,
         Command::Requests(args) => requests::run(&context, &args).await,
         Command::Purge(args) => purge::run(&context, &args).await,

@@ -27,7 +27,7 @@ const CONCURRENCY: u32 = 16;
 /// Between a timeout and the end of its lease, where the lease is not set: room for a slow settle.
 const LEASE_ROOM: Duration = Duration::from_secs(10);
 /// Kinds that are planned.
-const LATER_KINDS: &[&str] = &["smtp", "amqp", "nats", "redis", "sql", "kafka", "webhook"];
+const LATER_KINDS: &[&str] = &["smtp", "amqp", "nats", "redis", "sql", "kafka"];
 
 /// What every operation has, whatever the kind.
 #[derive(Clone, Debug)]
@@ -84,6 +84,10 @@ pub(crate) trait Configured: Any + fmt::Debug + Send + Sync {
     fn credential_sha256(&self, secrets: &Secrets) -> Result<Option<[u8; 32]>, String>;
     /// The hash of all that the operation's request is rendered from.
     fn request_sha256(&self, operation: Option<&str>) -> [u8; 32];
+    /// The endpoints that stand in the configuration, where there are many by name: name and host.
+    fn endpoints(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
     /// What the kind finds worth a warning.
     fn warnings(&self) -> Vec<String>;
     /// Resolves secrets and builds the client. The error is (key, problem).
@@ -169,6 +173,11 @@ impl DownstreamSettings {
             place,
             auth_place,
         })
+    }
+
+    /// The endpoints that stand in the configuration, where it has many by name: name and host.
+    pub fn endpoints(&self) -> Vec<(String, String)> {
+        self.configured.endpoints()
     }
 
     /// Every operation, the default one first.

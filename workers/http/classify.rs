@@ -29,7 +29,7 @@ const UNKNOWN: &str = "the outcome is unknown";
 
 /// Who was asked: whose refusal of credentials an answer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(crate) enum Asked {
     /// A place that an operator chose, by `base_url` or as one that gets our credentials.
     Chosen,
     /// A URL that an effect named, without our credentials: there are none to mend.

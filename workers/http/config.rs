@@ -13,6 +13,7 @@ use super::{
     probe::Question,
     template::Template,
 };
+use crate::cloudevents::Envelope;
 use crate::config::{
     Answers, ConfigError, Configured, KeyFormat, KeyIn, Operation, SecretRef, Secrets, Section, Size, Source,
     is_header_name,
@@ -20,6 +21,8 @@ use crate::config::{
 
 /// Changes when the same configuration and effect would be rendered to other bytes.
 pub(super) const RENDERER_VERSION: u32 = 1;
+/// How the headers begin that carry an event's attributes.
+pub(super) const ATTRIBUTE: &str = "ce-";
 /// More of an answer is not read.
 const MAX_RESPONSE: usize = 1 << 20;
 
@@ -72,6 +75,8 @@ pub(super) struct Http {
     /// What an effect's target means.
     pub(super) target: Target,
     pub(super) key_prefix: String,
+    /// Where effects are sent as CloudEvents.
+    pub(super) envelope: Option<Envelope>,
     pub(super) max_response: usize,
     pub(super) concurrency: u32,
     pub(super) default: Call,
@@ -98,6 +103,7 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
         headers,
         target,
         key_prefix: source.key_prefix.to_owned(),
+        envelope: Envelope::read(section)?,
         max_response,
         concurrency: source.concurrency,
         default,
@@ -169,7 +175,8 @@ fn auth(section: &Section<'_>) -> Result<Auth, ConfigError> {
     Ok(auth)
 }
 
-fn headers(section: &Section<'_>) -> Result<BTreeMap<String, String>, ConfigError> {
+/// The headers that an operator adds to every request, by lower-case name.
+pub(crate) fn headers(section: &Section<'_>) -> Result<BTreeMap<String, String>, ConfigError> {
     let given: BTreeMap<String, String> = section.get("headers")?.unwrap_or_default();
     let mut headers = BTreeMap::new();
     for (name, value) in given {
@@ -267,7 +274,7 @@ fn encoding_of(word: &str) -> Option<Encoding> {
 }
 
 /// Names that the protocol, the credentials or this kind own, in lower case.
-pub(super) fn is_ours(name: &str) -> bool {
+pub(crate) fn is_ours(name: &str) -> bool {
     name.starts_with("proxy-")
         || matches!(
             name,
@@ -299,16 +306,25 @@ impl Http {
         std::iter::once(&self.default).chain(self.operations.values())
     }
 
+    /// Whether a header (in lower case) carries an attribute of an event.
+    pub(super) fn is_attribute(&self, name: &str) -> bool {
+        self.envelope.is_some() && name.starts_with(ATTRIBUTE)
+    }
+
     fn check_headers(&self, section: &Section<'_>) -> Result<(), ConfigError> {
         let secret = match &self.auth {
             Auth::Header { name, .. } => Some(name.as_str()),
             Auth::Bearer(_) | Auth::Basic { .. } => Some("authorization"),
             Auth::None => None,
         };
+        if let Some(name) = self.headers.keys().find(|name| self.is_attribute(name)) {
+            return Err(section.error("headers", format!("{name} belongs to the event: see cloudevents")));
+        }
         for call in self.calls() {
             let KeyIn::Header(name) = &call.key_in else { continue };
             let name = name.to_ascii_lowercase();
-            if secret == Some(name.as_str()) || is_ours(&name) || self.headers.contains_key(&name) {
+            let taken = is_ours(&name) || self.is_attribute(&name) || self.headers.contains_key(&name);
+            if secret == Some(name.as_str()) || taken {
                 return Err(section
                     .error("contract", format!("key_in names {name}, which is taken: name another header")));
             }
@@ -357,6 +373,9 @@ impl Configured for Http {
         for (name, value) in &self.headers {
             part(name);
             part(value);
+        }
+        if let Some(envelope) = &self.envelope {
+            part(&envelope.pinned());
         }
         hash.finalize().into()
     }

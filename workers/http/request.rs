@@ -11,22 +11,24 @@ use reqwest::{
 use url::Url;
 
 use super::{
-    config::{Auth, Call, Encoding, Http, is_ours},
+    config::{ATTRIBUTE, Auth, Call, Encoding, Http, is_ours},
     egress::{Egress, Target},
     form, template,
 };
 use crate::{
+    cloudevents::{self, Envelope},
     config::{KeyFormat, KeyIn},
-    json, message,
+    json,
+    message::{self, Message},
 };
 
 /// A request without its credentials.
 #[derive(Clone, Debug)]
-pub(super) struct Rendered {
-    pub(super) method: Method,
-    pub(super) url: Url,
-    pub(super) headers: HeaderMap,
-    pub(super) body: Bytes,
+pub(crate) struct Rendered {
+    pub(crate) method: Method,
+    pub(crate) url: Url,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
 }
 
 /// The request of `effect`, with `key` as it is sent.
@@ -38,6 +40,10 @@ pub(super) fn render(http: &Http, call: &Call, effect: &Effect, key: &str) -> Re
     let (body, content_type) = body(call, effect, key)?;
     let url = url(http, call, effect, key)?;
     let mut headers = headers(http, call, effect, key)?;
+    let (body, content_type) = match &http.envelope {
+        None => (body, content_type),
+        Some(envelope) => event(envelope, effect, key, (body, content_type), &mut headers)?,
+    };
     if let Some(content_type) = content_type {
         headers.insert(CONTENT_TYPE, content_type);
     }
@@ -48,7 +54,7 @@ fn body(call: &Call, effect: &Effect, key: &str) -> Result<(Bytes, Option<Header
     let given = if effect.body.is_some() { Encoding::Raw } else { Encoding::Json };
     let json_type = || match &effect.content_type {
         None => Ok(HeaderValue::from_static("application/json")),
-        Some(given) => content_type(given),
+        Some(given) => content_type_value(given),
     };
     let key_at = match &call.key_in {
         KeyIn::Body(pointer) => Some(pointer),
@@ -69,7 +75,7 @@ fn body(call: &Call, effect: &Effect, key: &str) -> Result<(Bytes, Option<Header
         }
         (Encoding::Raw, None, Some(body)) => {
             let named = effect.content_type.as_deref().unwrap_or("application/octet-stream");
-            Ok((Bytes::copy_from_slice(body), Some(content_type(named)?)))
+            Ok((Bytes::copy_from_slice(body), Some(content_type_value(named)?)))
         }
         (Encoding::None, _, Some(_)) => Err("the operation sends no body, and the effect has one".to_owned()),
         (Encoding::None, _, None) | (Encoding::Raw, None, None) => Ok((Bytes::new(), None)),
@@ -83,6 +89,35 @@ fn body(call: &Call, effect: &Effect, key: &str) -> Result<(Bytes, Option<Header
         }
         (Encoding::Form, payload, None) => form_body(payload.as_deref(), key_at.map(String::as_str), key),
     }
+}
+
+/// The event whose data is that body; its attributes go into `headers`.
+fn event(
+    envelope: &Envelope,
+    effect: &Effect,
+    key: &str,
+    (body, content_type): (Bytes, Option<HeaderValue>),
+    headers: &mut HeaderMap,
+) -> Result<(Bytes, Option<HeaderValue>), String> {
+    let data = Message {
+        body: body.to_vec(),
+        content_type: content_type
+            .as_ref()
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+            .to_owned(),
+        headers: Vec::new(),
+        traceparent: message::traceparent(effect),
+        attributes: Vec::new(),
+    };
+    let event = envelope.around(data, effect, key)?;
+    for (name, value) in event.attributes_as(ATTRIBUTE)? {
+        let (name, value) = header(&name, &cloudevents::header_value(value))?;
+        headers.insert(name, value);
+    }
+    let content_type =
+        if event.content_type.is_empty() { None } else { Some(content_type_value(&event.content_type)?) };
+    Ok((event.body.into(), content_type))
 }
 
 fn form_body(
@@ -109,7 +144,7 @@ fn form_body(
     Ok((form::join(&pairs).into(), Some(form_type)))
 }
 
-fn content_type(text: &str) -> Result<HeaderValue, String> {
+fn content_type_value(text: &str) -> Result<HeaderValue, String> {
     HeaderValue::from_str(text)
         .ok()
         .filter(|value| !value.is_empty() && value.to_str().is_ok())
@@ -261,7 +296,7 @@ fn headers(http: &Http, call: &Call, effect: &Effect, key: &str) -> Result<Heade
     for (name, value) in message::headers(effect)? {
         let (name, value) = header(&name, &value)?;
         let credential = matches!(&http.auth, Auth::Header { name: owned, .. } if *owned == name);
-        if is_ours(name.as_str()) || credential {
+        if is_ours(name.as_str()) || http.is_attribute(name.as_str()) || credential {
             return Err(format!("headers must not set {name}: it belongs to the request, not the effect"));
         }
         if key_name.as_deref() == Some(name.as_str()) {
@@ -278,8 +313,8 @@ fn headers(http: &Http, call: &Call, effect: &Effect, key: &str) -> Result<Heade
         let (name, value) = header(&name, &written_key(call, key))?;
         headers.insert(name, value);
     }
-    if let Some(trace) = effect.trace_context.as_deref().filter(|trace| message::is_traceparent(trace)) {
-        let (name, value) = header("traceparent", trace)?;
+    if let Some(trace) = message::traceparent(effect) {
+        let (name, value) = header("traceparent", &trace)?;
         headers.insert(name, value);
     }
     Ok(headers)
@@ -292,7 +327,8 @@ fn written_key(call: &Call, key: &str) -> String {
     }
 }
 
-fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
+/// A header of the effect's or the configuration's.
+pub(crate) fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
     let parsed = HeaderName::from_bytes(name.as_bytes())
         .map_err(|_error| format!("headers has {name:?}, which is no header's name"))?;
     let printable = value.bytes().all(|byte| (b' '..=b'~').contains(&byte) || byte == b'\t');

@@ -37,11 +37,11 @@ pub(super) fn client(tls: bool, fastest: Duration, concurrency: u32) -> Result<C
 }
 
 /// Why there is no client.
-pub(super) const NO_CLIENT: &str =
+pub(crate) const NO_CLIENT: &str =
     "no HTTP client could be built: are the system's root certificates installed?";
 
 /// The client's settings; tests speak HTTP/2 without TLS with them.
-pub(super) fn builder(tls: bool, fastest: Duration, concurrency: u32) -> ClientBuilder {
+pub(crate) fn builder(tls: bool, fastest: Duration, concurrency: u32) -> ClientBuilder {
     let builder = Client::builder();
     // A machine without root certificates can still speak plain HTTP.
     let builder = if tls { builder } else { builder.tls_certs_only([]) };
@@ -209,7 +209,7 @@ pub(super) fn authenticate(headers: &mut HeaderMap, credential: Option<&(HeaderN
 }
 
 /// Why nothing was sent.
-pub(super) fn not_begun(closed: Closed) -> String {
+pub(crate) fn not_begun(closed: Closed) -> String {
     format!("not sent: {closed}")
 }
 

@@ -1,0 +1,104 @@
+//! Where an endpoint is and what signs for it: of the configuration, or of a row that somebody else wrote.
+
+use aftercommit::downstream::endpoint::Endpoint;
+use url::Url;
+
+use super::{
+    config::{Fixed, Written},
+    sign::Key,
+};
+use crate::{
+    config::{SecretRef, Secrets},
+    http::Egress,
+    veil::Veil,
+};
+
+/// An endpoint, ready to be called once.
+pub(super) struct Ready {
+    pub(super) url: Url,
+    pub(super) keys: Vec<Key>,
+    /// Its secrets, and what its URL holds beside the host.
+    pub(super) veil: Veil,
+}
+
+/// Why an endpoint cannot be called.
+pub(super) enum Problem {
+    /// Its URL may not be called: nothing changes that but another URL.
+    Url(String),
+    /// A secret cannot be read or does not sign: an operator mends that.
+    Secret(String),
+}
+
+/// A reference to a secret as a row has it, `env:NAME` or `file:/path`.
+pub(super) struct Reference;
+
+impl Reference {
+    /// Whether a path leaves the folder that it begins with.
+    pub(super) fn is_climbing(text: &str) -> bool {
+        text.split('/').any(|segment| matches!(segment, "." | ".."))
+    }
+
+    /// The secret that it means, where the configuration allows it to mean that one.
+    fn parse(text: &str, allowed: &[String]) -> Result<SecretRef, String> {
+        let fits =
+            allowed.iter().any(|prefix| text.len() > prefix.len() && text.starts_with(prefix.as_str()));
+        if !fits || Self::is_climbing(text) {
+            return Err("its secret is none that secrets_from allows".to_owned());
+        }
+        match text.split_once(':') {
+            Some(("env", name)) => Ok(SecretRef::Env(name.to_owned())),
+            Some(("file", path)) => Ok(SecretRef::File(path.to_owned())),
+            Some(_) | None => Err("its secret must be env:NAME or file:/path".to_owned()),
+        }
+    }
+}
+
+impl Ready {
+    /// An endpoint of the configuration.
+    pub(super) fn fixed(fixed: &Fixed, egress: &Egress, secrets: &Secrets) -> Result<Self, Problem> {
+        let url = match &fixed.url {
+            Written::Plain(url) => url.clone(),
+            Written::Secret(reference) => secrets.resolve(reference).map_err(Problem::Secret)?,
+        };
+        Self::of(&url, &fixed.secrets, egress, secrets)
+    }
+
+    /// An endpoint of the database: nothing of it is trusted.
+    pub(super) fn kept(
+        row: &Endpoint,
+        allowed: &[String],
+        egress: &Egress,
+        secrets: &Secrets,
+    ) -> Result<Self, Problem> {
+        let references = row.secrets.as_deref().unwrap_or_default().split(' ');
+        let references: Result<Vec<_>, _> =
+            references.map(|reference| Reference::parse(reference, allowed)).collect();
+        let url = row.url.as_deref().unwrap_or_default();
+        Self::of(url, &references.map_err(Problem::Secret)?, egress, secrets)
+    }
+
+    fn of(url: &str, references: &[SecretRef], egress: &Egress, secrets: &Secrets) -> Result<Self, Problem> {
+        let url = egress.accept(url).map_err(|problem| Problem::Url(format!("its URL {problem}")))?;
+        let mut keys = Vec::with_capacity(references.len());
+        let mut hidden = tokens(&url);
+        for reference in references {
+            let text = secrets.resolve(reference).map_err(Problem::Secret)?;
+            let key = Key::parse(&text)
+                .map_err(|problem| Problem::Secret(format!("the secret {reference} {problem}")))?;
+            keys.push(key);
+            hidden.extend(text.split_once('_').map(|(_prefix, encoded)| encoded.to_owned()));
+            hidden.push(text);
+        }
+        Ok(Self { url, keys, veil: Veil::new(hidden) })
+    }
+}
+
+/// What a URL holds that may be a token: its path, its query, and their parts.
+fn tokens(url: &Url) -> Vec<String> {
+    let mut tokens = vec![url.path().to_owned()];
+    tokens.extend(url.path().split('/').map(str::to_owned));
+    let query = url.query().unwrap_or_default();
+    tokens.push(query.to_owned());
+    tokens.extend(query.split('&').flat_map(|pair| pair.split('=').skip(1)).map(str::to_owned));
+    tokens
+}
