@@ -14,7 +14,10 @@ use super::{
 };
 use crate::support::{TestDatabase, on_every_database, on_every_way, on_postgres, on_sqlite};
 
-on_every_way! { a_transaction_that_its_handler_ended_is_told_apart_from_one_that_was_undone }
+on_every_way! {
+    a_transaction_that_its_handler_ended_is_told_apart_from_one_that_was_undone,
+    a_transaction_that_its_handler_ended_is_told_whatever_becomes_of_the_handler,
+}
 
 on_every_database! { what_a_request_determines_is_there_for_its_handler }
 
@@ -60,6 +63,28 @@ async fn a_transaction_that_its_handler_ended_is_told_apart_from_one_that_was_un
         }
     }
     assert_eq!(orders(db).await, 4, "each was kept indeed, once");
+}
+
+/// Whatever the handler answers, and whether it answers at all.
+async fn a_transaction_that_its_handler_ended_is_told_whatever_becomes_of_the_handler(db: &TestDatabase) {
+    for again in ["", "BEGIN"] {
+        for panics in [false, true] {
+            let tune = Tune { key_optional: true, connections: 1, ..Tune::default() };
+            let shop = Shop::open(db, tune, move |mut call: Call| async move {
+                let mut tx = call.tx().await.expect("a transaction");
+                tx.execute("ROLLBACK").await.expect("it rolls back");
+                tx.order("by itself").await;
+                if !again.is_empty() {
+                    tx.execute(again).await.expect("it begins");
+                }
+                assert!(!panics, "as if the handler had a fault");
+                StatusCode::BAD_GATEWAY.into_response()
+            })
+            .await;
+            is_lost(&shop.send(Ask::order(&format!("k{again}{panics}"))).await);
+        }
+    }
+    assert_eq!(orders(db).await, 4, "each was kept indeed");
 }
 
 async fn a_nested_begin_that_is_dropped_half_way_loses_the_transaction_and_says_so(db: &TestDatabase) {

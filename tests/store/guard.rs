@@ -9,9 +9,11 @@ mod races;
 mod settings;
 mod statements;
 
+use std::time::Duration;
+
 use aftercommit::guard::{Answer, Begun, GuardError, Request};
 
-use crate::support::{TestDatabase, Tx, answered, on_every_database, request};
+use crate::support::{TestDatabase, Tx, answered, eventually, on_every_database, request};
 
 on_every_database! {
     a_repeat_gets_the_same_answer_byte_for_byte,
@@ -39,6 +41,13 @@ pub(super) async fn answer(db: &TestDatabase, request: &Request, answer: &Answer
     let mut tx = begun(db, request).await;
     tx.finish_request(request, answer).await.expect("it is finished");
     tx.commit().await;
+}
+
+/// Waits until nobody holds the request: a server says that a COMMIT was refused before it has ended the transaction, and
+/// notices late that a connection broke.
+async fn freed(db: &TestDatabase, request: &Request) {
+    let free = async || (told(db, request).await == Begun::New).then_some(());
+    eventually(Duration::from_secs(20), "the key is free", free).await;
 }
 
 /// What a request is told, whose transaction then does nothing.
@@ -109,7 +118,7 @@ async fn a_rollback_frees_the_key(db: &TestDatabase) {
 
 /// IDEMP-IN-03: as when the process is killed.
 async fn a_connection_that_breaks_frees_the_key(db: &TestDatabase) {
-    use crate::support::{Sql, eventually};
+    use crate::support::Sql;
     shop(db).await;
     let request = request("shop", "k", "1");
     for finished in [false, true] {
@@ -126,8 +135,7 @@ async fn a_connection_that_breaks_frees_the_key(db: &TestDatabase) {
                 drop(connection);
             }
         }
-        let free = async || (told(db, &request).await == Begun::New).then_some(());
-        eventually(std::time::Duration::from_secs(20), "the server notices and frees the key", free).await;
+        freed(db, &request).await;
         assert_eq!(orders(db).await, 0);
     }
 }
@@ -175,6 +183,7 @@ async fn a_commit_without_the_answer_is_refused(db: &TestDatabase) {
         crate::support::Engine::Sqlite => assert!(said.message().contains("FOREIGN KEY"), "{said}"),
     }
     assert_eq!(orders(db).await, 0, "nothing is committed");
+    freed(db, &request).await;
     answer(db, &request, &answered(201, "then")).await;
 }
 
@@ -214,6 +223,7 @@ async fn an_answer_in_a_savepoint_goes_with_it(db: &TestDatabase) {
     let mut tx = begun(db, &request).await;
     half(&mut tx).await;
     tx.try_commit().await.expect_err("there is no answer");
+    freed(db, &request).await;
     let mut tx = begun(db, &request).await;
     half(&mut tx).await;
     tx.finish_request(&request, &answered(201, "done")).await.expect("it is not finished yet");

@@ -166,13 +166,14 @@ impl<DB: Guardable> Shared<DB> {
         let (head, body) = match handled {
             Ok(answered) => answered,
             Err(fault) => {
-                transaction.discard().await;
-                return Err(self.stopped(request, fault));
+                let undone = transaction.discard().await;
+                let stopped = self.stopped(request, fault);
+                return Err(if undone == Undone::Lost { lost(request) } else { stopped });
             }
         };
         let verdict = Verdict::of(&head);
         if verdict == Verdict::Undo {
-            if transaction.rollback().await == Undone::Lost {
+            if transaction.undo().await == Undone::Lost {
                 return Err(lost(request));
             }
         } else {
@@ -203,8 +204,8 @@ impl<DB: Guardable> Shared<DB> {
         }
         if !transaction.is_outermost() {
             tracing::error!(scope, key, "a handler left a nested transaction open: all of it is rolled back");
-            transaction.discard().await;
-            return Err(Problem::refused());
+            let undone = transaction.discard().await;
+            return Err(if undone == Undone::Lost { lost(request) } else { Problem::refused() });
         }
         self.commit(transaction).await.map_err(|error| {
             tracing::error!(scope, key, error = cause(&error), "a request could not be committed");

@@ -41,17 +41,14 @@ impl<DB: Guardable> Shared<DB> {
                 Err(Problem::kept())
             }
             (None, Left::Here(transaction)) => {
-                transaction.discard().await;
-                Err(Problem::too_long())
+                let undone = transaction.discard().await;
+                Err(if undone == Undone::Lost { plainly_lost() } else { Problem::too_long() })
             }
             (Some(answer), Left::Here(transaction)) => {
                 if answer.status().is_success() || answer.status().is_redirection() {
                     self.commit_plain(transaction).await?;
-                } else if transaction.rollback().await == Undone::Lost {
-                    tracing::error!(
-                        "a transaction ended under its handler: what it wrote afterwards may be kept"
-                    );
-                    return Err(Problem::lost());
+                } else if transaction.undo().await == Undone::Lost {
+                    return Err(plainly_lost());
                 }
                 Ok(answer)
             }
@@ -61,8 +58,8 @@ impl<DB: Guardable> Shared<DB> {
     async fn commit_plain(&self, mut transaction: Transaction<DB>) -> Result<(), Problem> {
         if !transaction.is_outermost() {
             tracing::error!("a handler left a nested transaction open: all of it is rolled back");
-            transaction.discard().await;
-            return Err(Problem::refused());
+            let undone = transaction.discard().await;
+            return Err(if undone == Undone::Lost { plainly_lost() } else { Problem::refused() });
         }
         if let Err(error) = self.in_time(transaction.release_mark()).await {
             tracing::error!(
@@ -77,6 +74,11 @@ impl<DB: Guardable> Shared<DB> {
             Trouble::of_commit::<DB>(&error).map_or_else(Problem::unknown_without_key, not_done)
         })
     }
+}
+
+fn plainly_lost() -> Problem {
+    tracing::error!("a transaction ended under its handler: what it wrote afterwards may be kept");
+    Problem::lost()
 }
 
 /// Begins the transaction of a request without a key, which has asked for it. In the handler's future, which may be dropped: then

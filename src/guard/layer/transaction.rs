@@ -134,11 +134,34 @@ impl<DB: Guardable> Transaction<DB> {
         undone
     }
 
-    /// Rolls back a transaction whose handler was stopped somewhere: nobody uses the connection again.
-    pub(super) async fn discard(mut self) {
-        if self.open {
+    /// Rolls back what its handler had. PostgreSQL answers a ROLLBACK outside a transaction like any other: the mark shows whether
+    /// the transaction is still the one that was begun.
+    pub(super) async fn undo(mut self) -> Undone {
+        if self.is_replaced().await {
             self.connection.close_on_drop();
-            self.try_rollback().await;
+            return Undone::Lost;
+        }
+        self.rollback().await
+    }
+
+    /// Rolls back a transaction whose handler was stopped somewhere: nobody uses the connection again.
+    pub(super) async fn discard(mut self) -> Undone {
+        if !self.open {
+            return Undone::All;
+        }
+        self.connection.close_on_drop();
+        if self.is_replaced().await { Undone::Lost } else { self.try_rollback().await }
+    }
+
+    /// Whether the transaction that was marked has ended, with or without another one after it. Inside a nested one the ROLLBACK
+    /// itself shows it, by the savepoint that it goes back to; this would end that savepoint.
+    async fn is_replaced(&mut self) -> bool {
+        if !self.open || !self.marked || !self.is_outermost() {
+            return false;
+        }
+        match timeout(ROLLBACK_MAX, self.back_to_mark()).await {
+            Ok(Err(error)) => Trouble::of::<DB>(&error) == Trouble::Lost,
+            Ok(Ok(())) | Err(_) => false,
         }
     }
 
