@@ -20,8 +20,7 @@ use std::{
 use aftercommit::downstream::Gate;
 use futures_util::future::BoxFuture;
 use lapin::{
-    Channel, Confirmation, ConnectionStatus, Error, ErrorKind, PublisherConfirm, message::BasicReturnMessage,
-    options::BasicPublishOptions,
+    Channel, Confirmation, ConnectionStatus, Error, ErrorKind, PublisherConfirm, options::BasicPublishOptions,
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -286,9 +285,8 @@ impl Lane {
                 continue;
             };
             let Outstanding { key, answer, step: _ } = self.outstanding.swap_remove(at);
-            if let End::Confirmed(Confirmation::Ack(Some(message)) | Confirmation::Nack(Some(message))) = &end
-            {
-                self.note_return(message);
+            if let End::Confirmed(confirmation) = &end {
+                self.note_return(confirmation);
             }
             ends.push((key, answer, end));
         }
