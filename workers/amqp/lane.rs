@@ -7,8 +7,7 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    future::{Future as _, poll_fn},
-    pin::Pin,
+    future::poll_fn,
     sync::{
         Arc,
         atomic::{AtomicU8, AtomicU64, Ordering},
@@ -18,11 +17,8 @@ use std::{
 };
 
 use aftercommit::downstream::Gate;
-use futures_util::future::BoxFuture;
-use lapin::{
-    Channel, Confirmation, ConnectionStatus, Error, ErrorKind, PublisherConfirm, message::BasicReturnMessage,
-    options::BasicPublishOptions,
-};
+use futures_util::task::AtomicWaker;
+use lapin::{Channel, Confirmation, ConnectionStatus, Error, ErrorKind, options::BasicPublishOptions};
 use tokio::{
     sync::{mpsc, oneshot},
     time::timeout,
@@ -31,6 +27,7 @@ use tokio::{
 use super::{
     classify::{Fault, Told},
     connect::Socket,
+    outstanding::{End, Outstanding},
     render::Publication,
     topology::name_of,
 };
@@ -118,27 +115,8 @@ pub(super) struct Lane {
     /// A first confirm came: the exchange takes our messages. Until then they go one by one, so that a refusal closes the
     /// channel on nobody else.
     proven: bool,
-}
-
-/// A message that was handed to the library.
-struct Outstanding {
-    key: String,
-    answer: oneshot::Sender<Told>,
-    step: Step,
-}
-
-enum Step {
-    Writing(BoxFuture<'static, Result<PublisherConfirm, Error>>),
-    Written(PublisherConfirm),
-}
-
-/// How a message's future ended.
-enum End {
-    /// Certainly not written whole.
-    Unwritten(Error),
-    Confirmed(Box<Confirmation>),
-    /// Written, and no confirm will come.
-    Failed(Error),
+    /// What a message under way wakes; shared with each of them.
+    woken: Arc<AtomicWaker>,
 }
 
 impl Lane {
@@ -160,6 +138,7 @@ impl Lane {
             keys: HashSet::new(),
             returned: HashMap::new(),
             proven: false,
+            woken: Arc::default(),
         }
     }
 
@@ -176,10 +155,11 @@ impl Lane {
     }
 
     fn work(&mut self, context: &mut Context<'_>, done: impl Fn(&Self) -> bool) -> Poll<()> {
+        self.woken.register(context.waker());
         loop {
             self.listen(context);
             // First what became of those under way: a message that was written makes room for another.
-            let heard = self.sweep(context);
+            let heard = self.sweep();
             let handed = self.hand_over();
             if done(self) {
                 return Poll::Ready(());
@@ -208,7 +188,7 @@ impl Lane {
             let unsendable = self.ended.clone().or_else(|| self.shared.blocked().map(Fault::Blocked));
             let limit = if self.proven { UNWRITTEN_MAX } else { 1 };
             let waiting = if self.proven {
-                self.outstanding.iter().filter(|one| matches!(one.step, Step::Writing(_))).count()
+                self.outstanding.iter().filter(|one| one.is_unwritten()).count()
             } else {
                 self.outstanding.len()
             };
@@ -253,17 +233,17 @@ impl Lane {
             channel.basic_publish(name_of(&exchange), routing_key, options, &body, properties).await
         };
         self.keys.insert(key.clone());
-        self.outstanding.push(Outstanding { key, answer, step: Step::Writing(Box::pin(writing)) });
+        self.outstanding.push(Outstanding::new(key, answer, Box::pin(writing), self.woken.clone()));
     }
 
     /// Looks at every message that is under way. Whether something became of one.
-    fn sweep(&mut self, context: &mut Context<'_>) -> bool {
-        let mut ends = self.pass(context);
+    fn sweep(&mut self) -> bool {
+        let mut ends = self.pass();
         let any = !ends.is_empty();
         while !ends.is_empty() {
             // A return goes to the confirm that the library looked at first: it was resolved before the one whose message
             // was returned, so this second look finds it.
-            let later = self.pass(context);
+            let later = self.pass();
             let alone = ends.len() == 1 && later.is_empty() && self.outstanding.is_empty();
             for (key, answer, end) in ends {
                 self.keys.remove(&key);
@@ -278,17 +258,16 @@ impl Lane {
         any
     }
 
-    fn pass(&mut self, context: &mut Context<'_>) -> Vec<(String, oneshot::Sender<Told>, End)> {
+    fn pass(&mut self) -> Vec<(String, oneshot::Sender<Told>, End)> {
         let (mut ends, mut at) = (Vec::new(), 0);
         while at < self.outstanding.len() {
-            let Poll::Ready(end) = self.outstanding[at].step.poll(context) else {
+            let Poll::Ready(end) = self.outstanding[at].look() else {
                 at += 1;
                 continue;
             };
-            let Outstanding { key, answer, step: _ } = self.outstanding.swap_remove(at);
-            if let End::Confirmed(Confirmation::Ack(Some(message)) | Confirmation::Nack(Some(message))) = &end
-            {
-                self.note_return(message);
+            let Outstanding { key, answer, .. } = self.outstanding.swap_remove(at);
+            if let End::Confirmed(confirmation) = &end {
+                self.note_return(confirmation);
             }
             ends.push((key, answer, end));
         }
@@ -347,25 +326,6 @@ impl Lane {
                 Fault::Away(format!("{place} closed the channel to exchange {:?}: {text}", self.exchange))
             }
             None => Fault::Away(lost(place, error)),
-        }
-    }
-}
-
-impl Step {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
-        if let Self::Writing(writing) = self {
-            match writing.as_mut().poll(context) {
-                Poll::Ready(Ok(confirm)) => *self = Self::Written(confirm),
-                Poll::Ready(Err(error)) => return Poll::Ready(End::Unwritten(error)),
-                Poll::Pending => return Poll::Pending,
-            }
-        }
-        match self {
-            Self::Written(confirm) => Pin::new(confirm).poll(context).map(|confirmed| match confirmed {
-                Ok(confirmation) => End::Confirmed(Box::new(confirmation)),
-                Err(error) => End::Failed(error),
-            }),
-            Self::Writing(_) => Poll::Pending,
         }
     }
 }

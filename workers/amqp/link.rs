@@ -206,19 +206,14 @@ async fn watch_events(
 ) {
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
-        match event {
-            Event::ConnectionBlocked(reason) => {
-                tracing::warn!(%place, reason, "the broker takes no messages: effects wait until its alarm is over");
-                blocked.send_replace(Some(reason));
-            }
-            Event::ConnectionUnblocked => {
-                tracing::info!(%place, "the broker takes messages again");
-                blocked.send_replace(None);
-            }
-            Event::Error(error) => tracing::warn!("{}", lost(&place, &error)),
-            // Of its own choosing: connected, or asked to pause, which the library does by itself.
-            Event::Connected | Event::SendFlow(_) => {}
-            other => tracing::debug!(%place, ?other, "the client library says something new"),
+        if let Event::ConnectionBlocked(reason) = event {
+            tracing::warn!(%place, reason, "the broker takes no messages: effects wait until its alarm is over");
+            blocked.send_replace(Some(reason));
+        } else if matches!(event, Event::ConnectionUnblocked) {
+            tracing::info!(%place, "the broker takes messages again");
+            blocked.send_replace(None);
+        } else if let Event::Error(error) = event {
+            tracing::warn!("{}", lost(&place, &error));
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The `amqp` kind: an effect is one persistent, mandatory message to a RabbitMQ (AMQP 0-9-1), confirmed by the broker.
 //!
 //! `config` reads the table with `topology`, `render` makes the message, `connect` makes a connection that `link` shares
-//! between attempts, `declare` looks that an exchange is there, `lane` publishes and tells confirms, returns and losses apart,
-//! `classify` says what each of them shows, `check` looks without sending.
+//! between attempts, `declare` looks that an exchange is there, `lane` publishes and tells confirms, returns and losses of its
+//! `outstanding` messages apart, `classify` says what each of them shows, `check` looks without sending.
 //!
 //! It publishes each message once: the client library's recovery is off, and a message that it has not begun is withdrawn
 //! when its attempt ends.
@@ -14,6 +14,7 @@ mod connect;
 mod declare;
 mod lane;
 mod link;
+mod outstanding;
 mod render;
 #[cfg(test)]
 mod tests;

@@ -217,7 +217,6 @@ async fn half_a_minute_without_a_broker() {
     for on_unknown in ["hold", "retry"] {
         let seen = outage(&db, &mut rabbit, on_unknown, 2000, Duration::from_secs(30)).await;
         held_its_promise(&seen);
-        assert!(seen.back_after <= Duration::from_secs(5), "{:?} until the first confirm", seen.back_after);
     }
     db.remove().await;
 }

@@ -46,9 +46,9 @@ fn an_effect_becomes_the_same_message_every_time() {
     assert_eq!(*properties.timestamp(), Some(1_700_000_000));
     assert_eq!(*properties.delivery_mode(), Some(2));
     let headers = properties.headers().as_ref().unwrap().inner();
-    let text = |name: &str| match &headers[name] {
-        AMQPValue::LongString(text) => text.to_string(),
-        other => panic!("{other:?}"),
+    let text = |name: &str| {
+        let AMQPValue::LongString(text) = &headers[name] else { panic!("{name} is no string") };
+        text.to_string()
     };
     assert_eq!(
         ["x-tenant", "B", "traceparent"].map(text),
