@@ -1,8 +1,10 @@
 //! Guarantee: what a receiver of Standard Webhooks or CloudEvents is sent, other people's libraries verify; an endpoint's troubles
 //! stay its own; and what becomes of an endpoint is written and seen.
 
+mod commands;
 mod endpoints;
 mod foreign;
+mod roles;
 
 use std::sync::{Arc, Mutex};
 
