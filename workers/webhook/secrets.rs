@@ -104,12 +104,10 @@ impl Described<'_> {
     }
 }
 
-/// What a URL holds that may be a token: its path, its query, and their parts.
+/// What a URL holds that may be a token: its path, its query, and their parts. Never a word of its host, which people must see.
 fn tokens(url: &Url) -> Vec<String> {
-    let mut tokens = vec![url.path().to_owned()];
-    tokens.extend(url.path().split('/').map(str::to_owned));
-    let query = url.query().unwrap_or_default();
-    tokens.push(query.to_owned());
-    tokens.extend(query.split('&').flat_map(|pair| pair.split('=').skip(1)).map(str::to_owned));
-    tokens
+    let (host, query) = (url.host_str().unwrap_or_default(), url.query().unwrap_or_default());
+    let values = query.split('&').flat_map(|pair| pair.split('=').skip(1));
+    let parts = url.path().split('/').chain(values).filter(|part| !host.contains(&part.to_ascii_lowercase()));
+    [url.path(), query].into_iter().chain(parts).map(str::to_owned).collect()
 }
