@@ -7,7 +7,7 @@
 CREATE TABLE aftercommit.endpoints (
   downstream      text COLLATE "C" NOT NULL,
   name            text COLLATE "C" NOT NULL CHECK (name ~ '^[!-~]{1,128}$'),
-  url             text CHECK (url ~ '^https?://[!-~]{1,2000}$'),
+  url             text CHECK (url ~ '^https?://[!-~]+$' AND length(url) <= 2008),
   secrets         text CHECK (secrets ~ '^(env:[A-Za-z0-9_]+|file:/[!-~]+)( (env:[A-Za-z0-9_]+|file:/[!-~]+))?$'),
   state           text NOT NULL GENERATED ALWAYS AS (CASE WHEN disabled_at IS NULL THEN 'active' ELSE 'disabled' END) STORED,
   disabled_at     timestamptz,

@@ -33,7 +33,7 @@ mod network;
 mod pool;
 mod pooler;
 mod postgres_killed;
-mod processes;
+pub(crate) mod processes;
 mod profiles;
 mod requests;
 mod reservation;

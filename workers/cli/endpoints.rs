@@ -44,12 +44,12 @@ Example:
     Disable(Switch),
     /// Send to an endpoint again, and forget its failures
     #[command(after_help = "\
-What failed meanwhile stays failed: `aftercommit effects retry --all --state failed
---downstream NAME` tries it again. Exit codes: 3 there is no such endpoint,
-4 it is not disabled.
+What failed meanwhile stays failed until it is retried. Exit codes: 3 there is
+no such endpoint, 4 it is not disabled.
 
-Example:
-  aftercommit endpoints enable hooks acme --reason 'they answer again'")]
+Examples:
+  aftercommit endpoints enable hooks acme --reason 'they answer again'
+  aftercommit effects retry --all --state failed --downstream hooks")]
     Enable(Switch),
     /// Send a signed test message, also to a disabled endpoint, and tell the answer
     #[command(after_help = "\

@@ -10,19 +10,17 @@ use url::Url;
 use super::{
     HttpDownstream,
     egress::{self, SystemNames, Target},
+    headers::{ATTRIBUTE, headers, is_ours},
     probe::Question,
     template::Template,
 };
 use crate::cloudevents::Envelope;
 use crate::config::{
     Answers, ConfigError, Configured, KeyFormat, KeyIn, Operation, SecretRef, Secrets, Section, Size, Source,
-    is_header_name,
 };
 
 /// Changes when the same configuration and effect would be rendered to other bytes.
 pub(super) const RENDERER_VERSION: u32 = 1;
-/// How the headers begin that carry an event's attributes.
-pub(super) const ATTRIBUTE: &str = "ce-";
 /// More of an answer is not read.
 const MAX_RESPONSE: usize = 1 << 20;
 
@@ -175,30 +173,6 @@ fn auth(section: &Section<'_>) -> Result<Auth, ConfigError> {
     Ok(auth)
 }
 
-/// The headers that an operator adds to every request, by lower-case name.
-pub(crate) fn headers(section: &Section<'_>) -> Result<BTreeMap<String, String>, ConfigError> {
-    let given: BTreeMap<String, String> = section.get("headers")?.unwrap_or_default();
-    let mut headers = BTreeMap::new();
-    for (name, value) in given {
-        if !is_header_name(&name) || value.bytes().any(|byte| !(b' '..=b'~').contains(&byte)) {
-            return Err(section.error(
-                "headers",
-                format!("{name:?} must have a header's name and a value of printable ASCII"),
-            ));
-        }
-        if is_ours(&name.to_ascii_lowercase()) {
-            return Err(section.error(
-                "headers",
-                format!("{name} is not yours to set: credentials stand in auth, the rest is the protocol's"),
-            ));
-        }
-        if headers.insert(name.to_ascii_lowercase(), value).is_some() {
-            return Err(section.error("headers", format!("{name} stands there twice")));
-        }
-    }
-    Ok(headers)
-}
-
 /// Which keys an operation's table may have: the default one is the downstream's own table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CallKeys {
@@ -271,29 +245,6 @@ fn encoding_of(word: &str) -> Option<Encoding> {
         "none" => Some(Encoding::None),
         _ => None,
     }
-}
-
-/// Names that the protocol, the credentials or this kind own, in lower case.
-pub(crate) fn is_ours(name: &str) -> bool {
-    name.starts_with("proxy-")
-        || matches!(
-            name,
-            "authorization"
-                | "host"
-                | "content-length"
-                | "content-type"
-                | "content-encoding"
-                | "transfer-encoding"
-                | "accept-encoding"
-                | "connection"
-                | "keep-alive"
-                | "te"
-                | "trailer"
-                | "upgrade"
-                | "expect"
-                | "traceparent"
-                | "tracestate"
-        )
 }
 
 impl Http {

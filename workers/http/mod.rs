@@ -10,6 +10,7 @@ mod classify;
 mod config;
 mod egress;
 mod form;
+mod headers;
 mod predicate;
 mod probe;
 mod request;
@@ -37,8 +38,9 @@ use url::Url;
 
 // What the webhook kind sends and judges by.
 pub(crate) use classify::Asked;
-pub(crate) use config::{headers, is_ours, read};
+pub(crate) use config::read;
 pub(crate) use egress::{Egress, Guarded, SystemNames};
+pub(crate) use headers::{headers, is_ours};
 pub(crate) use request::{Rendered, header};
 pub(crate) use send::{NO_CLIENT, builder, not_begun};
 pub(crate) use template::Text;

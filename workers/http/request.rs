@@ -11,9 +11,11 @@ use reqwest::{
 use url::Url;
 
 use super::{
-    config::{ATTRIBUTE, Auth, Call, Encoding, Http, is_ours},
+    config::{Auth, Call, Encoding, Http},
     egress::{Egress, Target},
-    form, template,
+    form,
+    headers::{ATTRIBUTE, is_ours},
+    template,
 };
 use crate::{
     cloudevents::{self, Envelope},

@@ -34,7 +34,7 @@ pub(crate) use config::read;
 
 use self::{
     config::{Call, Webhook, is_taken},
-    secrets::{Problem, Ready},
+    secrets::{Described, Problem, Ready},
 };
 use crate::{
     cloudevents,
@@ -116,14 +116,19 @@ impl WebhookDownstream {
         Some(format!("the endpoint {name:?} is disabled since {since}: {reason}"))
     }
 
+    /// What `of` makes of the endpoint of this name; `None` where there is none.
+    fn described<T>(&self, name: &str, of: impl FnOnce(&Described<'_>) -> T) -> Option<T> {
+        if let Some(fixed) = self.webhook.endpoints.get(name) {
+            return Some(of(&Described::Fixed(fixed)));
+        }
+        let row = self.directory.find(name)?;
+        Some(of(&Described::Kept(&row, &self.webhook.secrets_from)))
+    }
+
     /// The endpoint of a name that is known.
     fn ready(&self, name: &str) -> Result<Ready, Problem> {
-        let egress = self.guarded.egress();
-        if let Some(fixed) = self.webhook.endpoints.get(name) {
-            return Ready::fixed(fixed, egress, &self.secrets);
-        }
-        let row = self.directory.find(name).ok_or_else(|| Problem::Url("it is gone".to_owned()))?;
-        Ready::kept(&row, &self.webhook.secrets_from, egress, &self.secrets)
+        self.described(name, |described| described.ready(self.guarded.egress(), &self.secrets))
+            .unwrap_or_else(|| Err(Problem::Url("it is gone".to_owned())))
     }
 
     /// The request without its signature. What is sent is the same for every attempt.
@@ -252,8 +257,9 @@ impl Downstream for WebhookDownstream {
     }
 
     fn origin(&self, effect: &Effect) -> Option<Arc<str>> {
-        let ready = self.ready(effect.target.as_deref()?).ok()?;
-        Some(ready.url.origin().ascii_serialization().into())
+        let url = |described: &Described<'_>| described.url(self.guarded.egress(), &self.secrets).ok();
+        let url = self.described(effect.target.as_deref()?, url)??;
+        Some(url.origin().ascii_serialization().into())
     }
 
     fn directory(&self) -> Option<&Directory> {

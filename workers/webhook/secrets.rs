@@ -53,35 +53,46 @@ impl Reference {
     }
 }
 
-impl Ready {
-    /// An endpoint of the configuration.
-    pub(super) fn fixed(fixed: &Fixed, egress: &Egress, secrets: &Secrets) -> Result<Self, Problem> {
-        let url = match &fixed.url {
-            Written::Plain(url) => url.clone(),
-            Written::Secret(reference) => secrets.resolve(reference).map_err(Problem::Secret)?,
-        };
-        Self::of(&url, &fixed.secrets, egress, secrets)
+/// An endpoint as somebody described it.
+pub(super) enum Described<'a> {
+    /// In the configuration.
+    Fixed(&'a Fixed),
+    /// In the database: nothing of it is trusted, and it may name the secrets alone that begin so.
+    Kept(&'a Endpoint, &'a [String]),
+}
+
+impl Described<'_> {
+    /// Where it is, if that may be called.
+    pub(super) fn url(&self, egress: &Egress, secrets: &Secrets) -> Result<Url, Problem> {
+        let accept =
+            |url: &str| egress.accept(url).map_err(|problem| Problem::Url(format!("its URL {problem}")));
+        match self {
+            Self::Fixed(Fixed { url: Written::Plain(url), .. }) => accept(url),
+            Self::Fixed(Fixed { url: Written::Secret(reference), .. }) => {
+                secrets.resolve(reference).map_err(Problem::Secret).and_then(|url| accept(&url))
+            }
+            Self::Kept(row, _) => accept(row.url.as_deref().unwrap_or_default()),
+        }
     }
 
-    /// An endpoint of the database: nothing of it is trusted.
-    pub(super) fn kept(
-        row: &Endpoint,
-        allowed: &[String],
-        egress: &Egress,
-        secrets: &Secrets,
-    ) -> Result<Self, Problem> {
-        let references = row.secrets.as_deref().unwrap_or_default().split(' ');
-        let references: Result<Vec<_>, _> =
-            references.map(|reference| Reference::parse(reference, allowed)).collect();
-        let url = row.url.as_deref().unwrap_or_default();
-        Self::of(url, &references.map_err(Problem::Secret)?, egress, secrets)
+    fn references(&self) -> Result<Vec<SecretRef>, Problem> {
+        match self {
+            Self::Fixed(fixed) => Ok(fixed.secrets.clone()),
+            Self::Kept(row, allowed) => row
+                .secrets
+                .as_deref()
+                .unwrap_or_default()
+                .split(' ')
+                .map(|reference| Reference::parse(reference, allowed).map_err(Problem::Secret))
+                .collect(),
+        }
     }
 
-    fn of(url: &str, references: &[SecretRef], egress: &Egress, secrets: &Secrets) -> Result<Self, Problem> {
-        let url = egress.accept(url).map_err(|problem| Problem::Url(format!("its URL {problem}")))?;
-        let mut keys = Vec::with_capacity(references.len());
-        let mut hidden = tokens(&url);
-        for reference in references {
+    /// Ready to be called.
+    pub(super) fn ready(&self, egress: &Egress, secrets: &Secrets) -> Result<Ready, Problem> {
+        let url = self.url(egress, secrets)?;
+        let (mut keys, mut hidden) = (Vec::new(), tokens(&url));
+        for reference in &self.references()? {
             let text = secrets.resolve(reference).map_err(Problem::Secret)?;
             let key = Key::parse(&text)
                 .map_err(|problem| Problem::Secret(format!("the secret {reference} {problem}")))?;
@@ -89,16 +100,14 @@ impl Ready {
             hidden.extend(text.split_once('_').map(|(_prefix, encoded)| encoded.to_owned()));
             hidden.push(text);
         }
-        Ok(Self { url, keys, veil: Veil::new(hidden) })
+        Ok(Ready { url, keys, veil: Veil::new(hidden) })
     }
 }
 
-/// What a URL holds that may be a token: its path, its query, and their parts.
+/// What a URL holds that may be a token: its path, its query, and their parts. Never a word of its host, which people must see.
 fn tokens(url: &Url) -> Vec<String> {
-    let mut tokens = vec![url.path().to_owned()];
-    tokens.extend(url.path().split('/').map(str::to_owned));
-    let query = url.query().unwrap_or_default();
-    tokens.push(query.to_owned());
-    tokens.extend(query.split('&').flat_map(|pair| pair.split('=').skip(1)).map(str::to_owned));
-    tokens
+    let (host, query) = (url.host_str().unwrap_or_default(), url.query().unwrap_or_default());
+    let values = query.split('&').flat_map(|pair| pair.split('=').skip(1));
+    let parts = url.path().split('/').chain(values).filter(|part| !host.contains(&part.to_ascii_lowercase()));
+    [url.path(), query].into_iter().chain(parts).map(str::to_owned).collect()
 }

@@ -15,7 +15,7 @@ const SEED_BYTES: usize = 32;
 
 /// A secret that signs. It never prints.
 pub(super) enum Key {
-    Symmetric(hmac::Key),
+    Symmetric(Box<hmac::Key>),
     Asymmetric(Ed25519KeyPair),
 }
 
@@ -38,7 +38,7 @@ impl Key {
             if !SECRET_BYTES.contains(&bytes.len()) {
                 return Err(format!("must hold 24 to 64 random bytes, and holds {}", bytes.len()));
             }
-            return Ok(Self::Symmetric(hmac::Key::new(hmac::HMAC_SHA256, &bytes)));
+            return Ok(Self::Symmetric(Box::new(hmac::Key::new(hmac::HMAC_SHA256, &bytes))));
         }
         let pair = match bytes.split_at_checked(SEED_BYTES) {
             Some((seed, [])) => Ed25519KeyPair::from_seed_unchecked(seed),

@@ -1,8 +1,10 @@
 //! Guarantee: what a receiver of Standard Webhooks or CloudEvents is sent, other people's libraries verify; an endpoint's troubles
 //! stay its own; and what becomes of an endpoint is written and seen.
 
+mod commands;
 mod endpoints;
 mod foreign;
+mod roles;
 
 use std::sync::{Arc, Mutex};
 
@@ -39,13 +41,16 @@ pub(super) fn served(toml: &str) -> Served {
     settings.serve(None).unwrap_or_else(|problem| panic!("the test's configuration: {problem}")).remove(0)
 }
 
+/// Head and body.
+pub(super) type Request = (String, Vec<u8>);
+
 /// An endpoint that answers each request with the status it has then, once there is a permit for it.
 pub(super) struct Receiver {
     pub(super) url: String,
     pub(super) port: u16,
     pub(super) status: Arc<Mutex<u16>>,
-    /// Head and body of each request, in the order in which they were read.
-    pub(super) requests: Arc<Mutex<Vec<(String, Vec<u8>)>>>,
+    /// In the order in which they were read.
+    pub(super) requests: Arc<Mutex<Vec<Request>>>,
     pub(super) permits: Arc<Semaphore>,
     _tasks: JoinSet<()>,
 }
@@ -90,7 +95,7 @@ impl Receiver {
     }
 }
 
-async fn read(stream: &mut tokio::net::TcpStream) -> Option<(String, Vec<u8>)> {
+async fn read(stream: &mut tokio::net::TcpStream) -> Option<Request> {
     let (mut bytes, mut chunk) = (Vec::new(), vec![0; 64 * 1024]);
     loop {
         if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {

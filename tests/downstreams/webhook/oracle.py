@@ -19,6 +19,8 @@ def verifies(library, secret, body, headers):
     try:
         library(secret).verify(body, headers)
         return True
+    except UnicodeDecodeError:
+        return None  # It reads text alone.
     except json.JSONDecodeError:
         return True  # The signature was checked before; not every body is JSON.
     except Exception as problem:
