@@ -62,11 +62,6 @@ impl Broker {
         }
     }
 
-    /// Whether there is a login beside the URL.
-    pub(crate) fn has_login(&self) -> bool {
-        self.login.is_some()
-    }
-
     /// The key space at the vendor: where it is, and as whom we go there.
     pub(crate) fn account(&self) -> String {
         let login =
