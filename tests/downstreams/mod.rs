@@ -1,5 +1,5 @@
 //! Every kind against servers that nobody here wrote.
 
-#![expect(clippy::disallowed_methods, reason = "a test harness waits for processes by the machine's clock")]
+#![expect(clippy::disallowed_methods, reason = "keys of tests that share a server are random")]
 
 mod smtp;
