@@ -19,7 +19,4 @@ mod downstreams;
 mod e2e;
 
 #[cfg(test)]
-mod downstreams;
-
-#[cfg(test)]
 mod tidy;

@@ -4,7 +4,7 @@
 
 use aftercommit::effect::{Effect, PAYLOAD_DEPTH_MAX, depth};
 
-use crate::json;
+use crate::{cloudevents::Envelope, json};
 
 /// An effect as a broker is given it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +41,14 @@ impl Message {
             traceparent: traceparent(effect),
             attributes: Vec::new(),
         })
+    }
+
+    /// The message that `effect` is, as an event where an envelope is configured; `key` as it is sent.
+    pub(crate) fn enveloped(effect: &Effect, key: &str, envelope: Option<&Envelope>) -> Result<Self, String> {
+        match envelope {
+            Some(envelope) => envelope.message(effect, key),
+            None => Self::of(effect),
+        }
     }
 
     /// The attributes with `prefix` before their names. What carries that prefix already is not the effect's to set.

@@ -7,7 +7,10 @@ use sha2::{Digest as _, Sha256};
 use url::Url;
 
 use super::{AmqpDownstream, connect::Address, render::RENDERER_VERSION, topology::Topology};
-use crate::config::{Broker, ConfigError, Configured, Operation, Secrets, Section, Size, Source};
+use crate::{
+    cloudevents::Envelope,
+    config::{Broker, ConfigError, Configured, Operation, Secrets, Section, Size, Source},
+};
 
 const SCHEMES: &[&str] = &["amqp", "amqps"];
 /// How soon a dead connection is noticed: after two of these without a sign of life. RabbitMQ's own 60 s would leave a
@@ -44,6 +47,7 @@ pub(super) struct Amqp {
     pub(super) single_queue: bool,
     pub(super) max_message_size: usize,
     pub(super) topology: Arc<Topology>,
+    pub(super) envelope: Option<Envelope>,
     default: Route,
     operations: BTreeMap<String, Route>,
 }
@@ -76,6 +80,7 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
         single_queue: section.get_or("single_queue", false)?,
         max_message_size,
         topology: Arc::new(Topology::read(section)?),
+        envelope: Envelope::read(section)?,
         default,
         operations,
     }))
@@ -170,6 +175,7 @@ impl Configured for Amqp {
             &route.exchange,
             &route.routing_key,
             &self.key_prefix,
+            &self.envelope.as_ref().map(Envelope::pinned).unwrap_or_default(),
         ] {
             hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
             hash.update(part.as_bytes());

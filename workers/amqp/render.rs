@@ -62,7 +62,7 @@ pub(super) fn render(amqp: &Amqp, effect: &Effect, key: &str) -> Result<Publicat
                     the name of the queue"
             .to_owned());
     }
-    let message = Message::of(effect)?;
+    let message = Message::enveloped(effect, key, amqp.envelope.as_ref())?;
     if message.body.len() > amqp.max_message_size {
         return Err(format!(
             "the body has {} bytes, and max_message_size is {}: a broker closes the channel on a larger one",
@@ -73,7 +73,8 @@ pub(super) fn render(amqp: &Amqp, effect: &Effect, key: &str) -> Result<Publicat
     enclose(effect, key, route.exchange.clone(), routing_key, message)
 }
 
-/// The one place where a body and headers become a message: an envelope would be put around them here.
+/// Body, headers and an event's attributes as a message: <https://github.com/cloudevents/spec/blob/main/cloudevents/bindings/amqp-protocol-binding.md>,
+/// section 3.1.3.1, with a message's headers for AMQP 1.0's application properties.
 fn enclose(
     effect: &Effect,
     key: &str,
@@ -93,6 +94,9 @@ fn enclose(
             return Err(format!("the header {name:?} stands there twice"));
         }
         properties_len += insert(&mut table, name, value)?;
+    }
+    for (name, value) in message.attributes_as("cloudEvents:")? {
+        properties_len += insert(&mut table, &name, value)?;
     }
     if let Some(traceparent) = &message.traceparent {
         properties_len += insert(&mut table, "traceparent", traceparent)?;

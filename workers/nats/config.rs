@@ -14,6 +14,7 @@ use super::{
     message::check_subject,
 };
 use crate::{
+    cloudevents::Envelope,
     config::{Broker, ConfigError, Configured, Operation, SecretRef, Secrets, Section, Source, secrets_of},
     pinned,
     shared::Shared,
@@ -38,6 +39,7 @@ enum Credential {
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) subject: Option<String>,
+    pub(super) envelope: Option<Envelope>,
     /// How long the contract says that the stream remembers a message id; `None` where nothing is promised.
     pub(super) window: Option<Duration>,
     dedupe: Dedupe,
@@ -78,10 +80,11 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
     if !is_name(&stream) {
         return Err(section.error("stream", "must be the name of a stream: no spaces, no . * > / or \\"));
     }
-    let default = call(section, source.default)?;
+    let envelope = Envelope::read(section)?;
+    let default = call(section, source.default, envelope.as_ref())?;
     let mut operations = BTreeMap::new();
     for (name, section, operation) in source.operations {
-        let mut call = call(section, operation)?;
+        let mut call = call(section, operation, envelope.as_ref())?;
         call.subject = call.subject.or_else(|| default.subject.clone());
         operations.insert(name.clone(), call);
     }
@@ -125,7 +128,11 @@ fn credential(section: &Section<'_>) -> Result<Credential, ConfigError> {
     Ok(first.unwrap_or(Credential::None))
 }
 
-fn call(section: &Section<'_>, operation: &Operation) -> Result<Call, ConfigError> {
+fn call(
+    section: &Section<'_>,
+    operation: &Operation,
+    envelope: Option<&Envelope>,
+) -> Result<Call, ConfigError> {
     let subject: Option<String> = section.get("subject")?;
     if let Some(subject) = &subject {
         check_subject(subject).map_err(|problem| section.error("subject", problem))?;
@@ -156,7 +163,13 @@ fn call(section: &Section<'_>, operation: &Operation) -> Result<Call, ConfigErro
     if contract.can_probe {
         return Err(section.error("probe", "a stream cannot be asked for a message: leave it out"));
     }
-    Ok(Call { subject, window, dedupe: contract.dedupe, timeout: operation.timeout })
+    Ok(Call {
+        subject,
+        envelope: envelope.cloned(),
+        window,
+        dedupe: contract.dedupe,
+        timeout: operation.timeout,
+    })
 }
 
 impl Nats {
@@ -248,6 +261,7 @@ impl Configured for Nats {
             call.subject.as_deref().unwrap_or_default(),
             &format!("{:?}", call.dedupe),
             &self.key_prefix,
+            &call.envelope.as_ref().map(Envelope::pinned).unwrap_or_default(),
         ])
     }
 

@@ -5,7 +5,7 @@ use async_nats::{HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
 
 use super::config::Call;
-use crate::message::Message;
+use crate::{cloudevents::header_value, message::Message};
 
 /// Longest subject that is sent, in bytes: a server's own limit of a control line is 4096.
 const SUBJECT_MAX: usize = 1024;
@@ -28,13 +28,16 @@ pub(super) fn render(stream: &str, call: &Call, effect: &Effect, key: &str) -> R
         );
     };
     check_subject(subject).map_err(|problem| format!("the subject {problem}"))?;
-    let message = Message::of(effect)?;
+    let message = Message::enveloped(effect, key, call.envelope.as_ref())?;
     let mut headers = Headers::default();
     for (name, value) in &message.headers {
         if is_ours(name) {
             return Err(format!("the header {name} is not the effect's to set"));
         }
         headers.add(name, value)?;
+    }
+    for (name, value) in message.attributes_as("ce-")? {
+        headers.add(&name, &header_value(value))?;
     }
     headers.add("Content-Type", &message.content_type)?;
     if let Some(traceparent) = &message.traceparent {

@@ -99,7 +99,7 @@ impl Adding {
             }
         }
         for (name, value) in &self.entry.fields {
-            command.arg(*name).arg(value.as_slice());
+            command.arg(name).arg(value.as_slice());
         }
         command
     }

@@ -13,6 +13,7 @@ use super::{
     entry::{check_stream, slot_tag},
 };
 use crate::{
+    cloudevents::Envelope,
     config::{Broker, ConfigError, Configured, Operation, Secrets, Section, Source, secrets_of},
     pinned,
     shared::Shared,
@@ -49,6 +50,7 @@ pub(super) enum Remembered {
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) stream: Option<String>,
+    pub(super) envelope: Option<Envelope>,
     pub(super) remembered: Remembered,
 }
 
@@ -87,10 +89,11 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
     if maxlen == Some(0) {
         return Err(section.error("maxlen", "must be at least 1: leave it out to keep every entry"));
     }
-    let default = call(section, source.default, idempotency)?;
+    let envelope = Envelope::read(section)?;
+    let default = call(section, source.default, idempotency, envelope.as_ref())?;
     let mut operations = BTreeMap::new();
     for (name, section, operation) in source.operations {
-        let mut call = call(section, operation, idempotency)?;
+        let mut call = call(section, operation, idempotency, envelope.as_ref())?;
         call.stream = call.stream.or_else(|| default.stream.clone());
         operations.insert(name.clone(), call);
     }
@@ -107,14 +110,20 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
     }))
 }
 
-fn call(section: &Section<'_>, operation: &Operation, idempotency: Idempotency) -> Result<Call, ConfigError> {
+fn call(
+    section: &Section<'_>,
+    operation: &Operation,
+    idempotency: Idempotency,
+    envelope: Option<&Envelope>,
+) -> Result<Call, ConfigError> {
     let stream: Option<String> = section.get("stream")?;
     if let Some(stream) = &stream {
         check_stream(stream).map_err(|problem| section.error("stream", problem))?;
     }
+    let call = |remembered| Call { stream, envelope: envelope.cloned(), remembered };
     let contract = &operation.contract;
     let problem = match (contract.dedupe, contract.window) {
-        (Dedupe::None, _) => return Ok(Call { stream, remembered: Remembered::No }),
+        (Dedupe::None, _) => return Ok(call(Remembered::No)),
         (Dedupe::Lookup, _) => {
             "a stream cannot be asked for an entry by its key: dedupe must be \"key\" with a window, or \"none\""
         }
@@ -132,10 +141,10 @@ fn call(section: &Section<'_>, operation: &Operation, idempotency: Idempotency) 
         }
         _ if contract.can_probe => "a stream cannot be asked for an entry: leave the probe out",
         (Dedupe::Key, Some(Window::For(window))) => {
-            return Ok(Call { stream, remembered: Remembered::For(window) });
+            return Ok(call(Remembered::For(window)));
         }
         (Dedupe::Key, Some(Window::Forever)) => {
-            return Ok(Call { stream, remembered: Remembered::Forever });
+            return Ok(call(Remembered::Forever));
         }
     };
     Err(section.error("contract", problem))
@@ -187,6 +196,7 @@ impl Configured for Streams {
             call.stream.as_deref().unwrap_or_default(),
             &format!("{:?} {remembered}", self.idempotency),
             &self.key_prefix,
+            &call.envelope.as_ref().map(Envelope::pinned).unwrap_or_default(),
         ])
     }
 

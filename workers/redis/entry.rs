@@ -12,7 +12,7 @@ const STREAM_MAX: usize = 512;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) stream: String,
-    pub(super) fields: Vec<(&'static str, Vec<u8>)>,
+    pub(super) fields: Vec<(String, Vec<u8>)>,
 }
 
 /// The entry that `effect` is; the error says what about the effect cannot be sent.
@@ -21,19 +21,22 @@ pub(super) fn render(call: &Call, effect: &Effect, key: &str) -> Result<Entry, S
         return Err("there is no stream: give the effect a target, or the configuration a stream".to_owned());
     };
     check_stream(stream).map_err(|problem| format!("the stream's name {problem}"))?;
-    let message = Message::of(effect)?;
-    let mut fields = vec![("key", key.as_bytes().to_vec())];
+    let message = Message::enveloped(effect, key, call.envelope.as_ref())?;
+    let mut fields = vec![("key".to_owned(), key.as_bytes().to_vec())];
     if let Some(operation) = &effect.operation {
-        fields.push(("type", operation.as_bytes().to_vec()));
+        fields.push(("type".to_owned(), operation.as_bytes().to_vec()));
     }
-    fields.push(("content_type", message.content_type.into_bytes()));
+    for (name, value) in message.attributes_as("ce_")? {
+        fields.push((name, value.as_bytes().to_vec()));
+    }
+    fields.push(("content_type".to_owned(), message.content_type.into_bytes()));
     if let Some(headers) = headers(&message.headers)? {
-        fields.push(("headers", headers.into_bytes()));
+        fields.push(("headers".to_owned(), headers.into_bytes()));
     }
     if let Some(traceparent) = message.traceparent {
-        fields.push(("traceparent", traceparent.into_bytes()));
+        fields.push(("traceparent".to_owned(), traceparent.into_bytes()));
     }
-    fields.push(("body", message.body));
+    fields.push(("body".to_owned(), message.body));
     Ok(Entry { stream: stream.clone(), fields })
 }
 

@@ -37,7 +37,6 @@ use self::{
     address::Mailbox,
     mail::Mail,
     pool::Pool,
-    render::Rendered,
     transaction::{Envelope, Sent},
 };
 use crate::veil::Veil;
@@ -76,7 +75,7 @@ impl SmtpDownstream {
         let begun = Instant::now();
         let answer_by = begun + attempt.timeout;
         let by = begun + attempt.timeout.saturating_sub(self.after_dot);
-        let (mail, rendered) = match self.render(&attempt.effect, &attempt.key) {
+        let (mail, message) = match self.render(&attempt.effect, &attempt.key) {
             Ok(rendered) => rendered,
             Err(problem) => {
                 let reason = format!("not sent: {problem}");
@@ -93,23 +92,18 @@ impl SmtpDownstream {
             return Outcome::new(Finding::NotApplied, Phase::Connect, format!("not begun: {closed}"));
         }
         let (sender, recipient) = (mail.from.address.to_string(), mail.recipient.to_string());
-        let envelope = Envelope {
-            sender: &sender,
-            recipient: &recipient,
-            utf8: mail.needs_utf8(),
-            message: &rendered.bytes,
-        };
+        let envelope =
+            Envelope { sender: &sender, recipient: &recipient, utf8: mail.needs_utf8(), message: &message };
         let sent = transaction::send(&mut session, &envelope, by, answer_by).await;
         if is_reusable(&sent) {
             self.pool.give_back(session).await;
         } else {
             pool::close(session).await;
         }
-        tracing::debug!(effect = %attempt.effect.id, message_id = rendered.message_id, "mail: {sent:?}");
         classify::sent(&sent)
     }
 
-    fn render(&self, effect: &Effect, key: &str) -> Result<(Mail, Rendered), String> {
+    fn render(&self, effect: &Effect, key: &str) -> Result<(Mail, Vec<u8>), String> {
         let mail = Mail::of(effect, self.from.as_ref())?;
         let rendered = render::render(&mail, effect, key, self.key_header.as_deref())?;
         Ok((mail, rendered))

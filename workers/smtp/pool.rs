@@ -55,6 +55,8 @@ impl Pool {
             if session.wire.ask("RSET", now + ping).await.is_ok_and(|reply| reply.code == 250) {
                 return Ok(session);
             }
+            // What took this one away took the others of its age too; to ask each would use up the time.
+            self.lock().clear();
         }
         self.open(by).await
     }

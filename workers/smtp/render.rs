@@ -21,27 +21,19 @@ use super::{
 /// RFC 5322 §2.1.1: a line without its end.
 const LINE_MAX: usize = 998;
 
-/// A message, ready to be sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Rendered {
-    pub(super) message_id: String,
-    /// Whole lines, each ended by CR LF; dots not yet doubled.
-    pub(super) bytes: Vec<u8>,
-}
-
 /// What a message's parts are built with.
 struct Parts<'a> {
     message_id: &'a str,
     payload: &'a str,
 }
 
-/// Renders `mail`. `key_header` names one more header that carries the key.
+/// Renders `mail` as whole lines, each ended by CR LF, dots not yet doubled. `key_header` names one more header that carries the key.
 pub(super) fn render(
     mail: &Mail,
     effect: &Effect,
     key: &str,
     key_header: Option<&str>,
-) -> Result<Rendered, String> {
+) -> Result<Vec<u8>, String> {
     let message_id = identity::message_id(key, &effect.downstream, mail.from.address.domain());
     let mut headers = Headers::new();
     let mut put = |name: &str, encoded: String| -> Result<(), String> {
@@ -81,7 +73,7 @@ pub(super) fn render(
         Part::Multi(part) => part.formatted(),
     });
     check(&bytes, mail.needs_utf8())?;
-    Ok(Rendered { message_id, bytes })
+    Ok(bytes)
 }
 
 /// A part is ended by the line end that belongs to the boundary after it. One that stands alone has no boundary: its own last line

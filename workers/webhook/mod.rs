@@ -139,10 +139,7 @@ impl WebhookDownstream {
                     .to_owned(),
             );
         }
-        let message = match &self.webhook.envelope {
-            Some(envelope) => envelope.message(effect, key)?,
-            None => Message::of(effect)?,
-        };
+        let message = Message::enveloped(effect, key, self.webhook.envelope.as_ref())?;
         let mut headers = HeaderMap::new();
         let fixed = self.webhook.endpoints.get(name).map(|fixed| &fixed.headers);
         for (name, value) in self.webhook.headers.iter().chain(fixed.into_iter().flatten()) {

@@ -4,9 +4,11 @@ import asyncio
 import base64
 import email
 import email.policy
+import email.utils
 import json
 import ssl
 import sys
+from email.header import decode_header, make_header
 
 from aiosmtpd.smtp import SMTP, AuthResult
 
@@ -26,12 +28,18 @@ class Handler:
         text = [part for part in parts if part.get_content_type() == "text/plain" and not part.get_filename()]
         html = [part for part in parts if part.get_content_type() == "text/html" and not part.get_filename()]
         files = [part for part in parts if part.get_filename() or part["Content-ID"]]
-        addresses = lambda name: [[a.display_name, a.addr_spec] for a in (mail[name].addresses if mail[name] else ())]
+        plain = email.message_from_bytes(envelope.content)
+
+        # Python's own addresses keep the space between two encoded words, which RFC 2047 (6.2) says belongs to nobody.
+        def addresses(name):
+            found = email.utils.getaddresses(plain.get_all(name, []))
+            return [[str(make_header(decode_header(shown))), address] for shown, address in found]
+
         say({
             "sender": envelope.mail_from,
             "recipients": envelope.rcpt_tos,
             "tls": session.ssl is not None,
-            "user": session.login_data.decode() if session.login_data else None,
+            "user": session.auth_data.decode() if session.auth_data else None,
             "id": mail["Message-ID"],
             "names": [name for name, _ in mail.items()],
             "from": addresses("From"),

@@ -12,7 +12,7 @@ use run::{Contract, Plan, check, run};
 use crate::support::Chance;
 
 const SMALL: Plan =
-    Plan { mails: 200, kill_every: Duration::from_millis(700), slow: Duration::from_millis(25), kills: 3 };
+    Plan { mails: 200, kill_every: Duration::from_millis(400), slow: Duration::from_millis(150), kills: 4 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_mail_is_sent_twice_where_doubt_is_held() {

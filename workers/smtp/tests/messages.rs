@@ -12,7 +12,7 @@ fn rendered(payload: &str) -> Result<String, String> {
     let effect = effect(payload);
     let mail = Mail::of(&effect, None)?;
     let rendered = render::render(&mail, &effect, &effect.key, Some("X-Key"))?;
-    Ok(String::from_utf8(rendered.bytes).unwrap())
+    Ok(String::from_utf8(rendered).unwrap())
 }
 
 #[test]

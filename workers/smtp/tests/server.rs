@@ -138,10 +138,10 @@ async fn serve(stream: TcpStream, script: Script, seen: Arc<Mutex<Seen>>) {
         }
         let begun = verb == "DATA" && matches!(step, Say::Bytes(bytes) if bytes.starts_with(b"354"));
         if begun {
-            if let Some(step) = &script.body {
-                if !answer(&mut stream, step).await {
-                    return;
-                }
+            if let Some(step) = &script.body
+                && !answer(&mut stream, step).await
+            {
+                return;
             }
             let Some(message) = message(&mut stream).await else { return };
             seen.lock().unwrap().messages.push(message);
