@@ -40,10 +40,10 @@ pub(crate) fn effect(key: &str) -> Effect {
 
 /// Settings with one downstream `shop`, whose table is `toml`; `SECRET` is in the environment.
 fn settings(toml: &str, secret: &str) -> Result<Settings, String> {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().expect("a folder");
     let file = directory.path().join("aftercommit.toml");
     let text = format!("database = \"sqlite:x.db\"\nenvironment = \"test\"\n[downstream.shop]\n{toml}");
-    std::fs::write(&file, text).unwrap();
+    std::fs::write(&file, text).expect("the folder is ours");
     let env = vec![("SECRET".to_owned(), secret.to_owned())];
     Settings::load(&Sources { file: Some(file), env, ..Sources::default() })
         .map_err(|error| error.to_string())
@@ -65,7 +65,7 @@ pub(crate) fn served(toml: &str) -> Served {
 /// The same with another secret.
 pub(crate) fn served_with(toml: &str, secret: &str) -> Served {
     let settings = settings(toml, secret).unwrap_or_else(|error| panic!("the test's configuration: {error}"));
-    settings.serve(None).unwrap().remove(0)
+    settings.serve(None).expect("its secrets are there").remove(0)
 }
 
 /// An attempt at `effect`.

@@ -7,6 +7,7 @@ use aftercommit::outcome::{About, Finding, Outcome, Phase, Response};
 
 use super::{
     config::{Call, Idempotency, Remembered, Streams},
+    connect::plain,
     entry::Entry,
 };
 
@@ -109,10 +110,10 @@ impl Adding {
         let stream = self.stream();
         let (id, repeated) = match (&self.how, value) {
             (How::Marker { .. }, Value::Array(parts)) => match parts.as_slice() {
-                [id, Value::Int(repeated @ (0 | 1))] => (text(id), *repeated == 1),
+                [id, Value::Int(repeated @ (0 | 1))] => (plain(id), *repeated == 1),
                 _ => (None, false),
             },
-            (How::Plain | How::Idmp { .. }, id) => (text(id), false),
+            (How::Plain | How::Idmp { .. }, id) => (plain(id), false),
             (How::Marker { .. }, _) => (None, false),
         };
         let Some(id) = id.filter(|id| is_entry_id(id)) else {
@@ -158,6 +159,14 @@ pub(super) fn refused(error: &RedisError, place: &str) -> Outcome {
         }
         "NOAUTH" | "WRONGPASS" => (Finding::NotApplied, true, "it did not accept the credentials"),
         "NOPERM" => (Finding::NotApplied, true, "this user may not do that"),
+        // How a Redis 7 refuses a command or key inside of a script.
+        "ERR"
+            if ["user executing the script can't", "acl failure in script"]
+                .iter()
+                .any(|text| said.contains(text)) =>
+        {
+            (Finding::NotApplied, true, "this user may not do that")
+        }
         "ERR" if said.contains("unknown command") || said.contains("syntax error") => {
             (Finding::NotApplied, true, "it does not know the command: it is too old for this configuration")
         }
@@ -184,14 +193,6 @@ fn hash() -> &'static str {
     static HASH: std::sync::LazyLock<String> =
         std::sync::LazyLock::new(|| ::redis::Script::new(SCRIPT).get_hash().to_owned());
     &HASH
-}
-
-fn text(value: &Value) -> Option<String> {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
-        Value::SimpleString(text) => Some(text.clone()),
-        _ => None,
-    }
 }
 
 fn is_entry_id(id: &str) -> bool {

@@ -156,6 +156,18 @@ impl Link {
     }
 }
 
+/// A reply as text, whichever protocol it came in.
+pub(super) fn plain(value: &Value) -> Option<String> {
+    if let Value::BulkString(bytes) = value {
+        return String::from_utf8(bytes.clone()).ok();
+    }
+    if let Value::Int(number) = value {
+        return Some(number.to_string());
+    }
+    let (Value::SimpleString(text) | Value::VerbatimString { text, .. }) = value else { return None };
+    Some(text.clone())
+}
+
 /// Whether an error is a reply, and not what the client thinks of a broken connection.
 fn is_said_by_server(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     config::{Idempotency, Remembered, Streams},
-    connect::{Access, Heard, Link},
+    connect::{Access, Heard, Link, plain},
 };
 use crate::{config::show_duration, shared::Refused};
 
@@ -226,24 +226,10 @@ async fn config(link: &Link, name: &str, deadline: Instant) -> Option<String> {
 
 /// Names and plain values of a reply, whichever protocol it came in.
 fn facts(value: &Value) -> BTreeMap<String, String> {
-    match value {
-        Value::Map(pairs) => {
-            pairs.iter().filter_map(|(name, value)| Some((plain(name)?, plain(value)?))).collect()
-        }
-        Value::Array(items) => items
-            .chunks_exact(2)
-            .filter_map(|pair| Some((plain(pair.first()?)?, plain(pair.last()?)?)))
-            .collect(),
-        _ => BTreeMap::new(),
+    let fact = |name: &Value, value: &Value| Some((plain(name)?, plain(value)?));
+    if let Value::Map(pairs) = value {
+        return pairs.iter().filter_map(|(name, value)| fact(name, value)).collect();
     }
-}
-
-fn plain(value: &Value) -> Option<String> {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
-        Value::SimpleString(text) => Some(text.clone()),
-        Value::VerbatimString { text, .. } => Some(text.clone()),
-        Value::Int(number) => Some(number.to_string()),
-        _ => None,
-    }
+    let Value::Array(items) = value else { return BTreeMap::new() };
+    items.chunks_exact(2).filter_map(|pair| fact(pair.first()?, pair.last()?)).collect()
 }

@@ -27,8 +27,7 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) async fn make(place: &str, change: impl FnOnce(&mut stream::Config)) -> Self {
-        let client = async_nats::connect(place.to_owned()).await.expect("the server is there");
-        let context = jetstream::new(client);
+        let context = bystander(place).await;
         let name = own_name("S");
         let mut config = stream::Config {
             name: name.clone(),
@@ -59,7 +58,10 @@ impl Stream {
             return Vec::new();
         }
         let consumer = stream
-            .create_consumer(jetstream::consumer::pull::Config::default())
+            .create_consumer(jetstream::consumer::pull::Config {
+                ack_policy: jetstream::consumer::AckPolicy::None,
+                ..jetstream::consumer::pull::Config::default()
+            })
             .await
             .expect("a consumer can be made");
         let messages = consumer
@@ -74,6 +76,18 @@ impl Stream {
         };
         messages.and_then(async |message| id(message)).try_collect().await.expect("they can be read")
     }
+}
+
+/// A client that is not ours; `place` may begin with `user:password@`.
+pub(super) async fn bystander(place: &str) -> jetstream::Context {
+    let options = match place.split_once('@').and_then(|(login, _)| login.split_once(':')) {
+        Some((user, password)) => {
+            async_nats::ConnectOptions::with_user_and_password(user.to_owned(), password.to_owned())
+        }
+        None => async_nats::ConnectOptions::new(),
+    };
+    let place = place.rsplit('@').next().expect("a place");
+    jetstream::new(options.connect(place).await.expect("the server is there"))
 }
 
 fn place() -> String {
@@ -166,7 +180,7 @@ async fn refused_credentials_and_a_forbidden_subject_refuse_us() {
         "authorization { users: [\n{ user: all, password: pw-all-secret }\n{ user: some, password: pw-some-secret, permissions: { publish: [\"$JS.API.>\"] } }\n] }",
     )
     .await;
-    let stream = Stream::make(&format!("nats://all:pw-all-secret@{}", server.place()), |_config| {}).await;
+    let stream = Stream::make(&format!("all:pw-all-secret@{}", server.place()), |_config| {}).await;
     let with = |user: &str| {
         stream.table(&server.place())
             + &format!("auth = {{ user = \"{user}\", password = {{ env = \"SECRET\" }} }}\n")

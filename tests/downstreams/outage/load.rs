@@ -114,6 +114,7 @@ pub(super) fn judge(broker: &str, figures: &Figures, stored: &[String]) -> (usiz
         "attempts_unknown": figures.unknown,
         "attempts_not_applied": figures.not_applied,
     });
-    println!("{said}");
+    // On a line of its own, whatever the test harness wrote before.
+    println!("\n{said}");
     (lost, doubled)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     super::{
         brokers::{Server, served},
-        nats::Stream,
+        nats::{Stream, bystander},
     },
     load::{Away, judge, run},
 };
@@ -28,11 +28,7 @@ async fn killed(db: &TestDatabase, away: Away) {
     let mut server = Server::nats("").await;
     let stream = Stream::make(&server.place(), |_config| {}).await;
     let figures = run(db, served(&stream.table(&server.place()), ""), &mut server, away).await;
-    let stored = Stream { name: stream.name, context: reconnected(&server.place()).await }.ids().await;
+    let stored = Stream { name: stream.name, context: bystander(&server.place()).await }.ids().await;
     assert_eq!(judge("nats, file store", &figures, &stored), (0, 0), "lost and doubled");
     assert_eq!(figures.in_doubt, 0);
-}
-
-async fn reconnected(place: &str) -> async_nats::jetstream::Context {
-    async_nats::jetstream::new(async_nats::connect(place.to_owned()).await.expect("it is back"))
 }

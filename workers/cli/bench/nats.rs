@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use async_nats::{HeaderMap, jetstream};
+use async_nats::{ConnectOptions, HeaderMap, jetstream};
 use clap::Args;
 use tokio::task::JoinSet;
 
@@ -32,14 +32,26 @@ pub(crate) struct NatsArgs {
 }
 
 pub(super) async fn run(context: &Context, args: &NatsArgs) -> anyhow::Result<Exit> {
-    let client =
-        async_nats::connect(args.url.as_str()).await.map_err(|error| anyhow::anyhow!("{}", error.kind()));
-    let context_of_stream = jetstream::new(client.context("connecting to the NATS server")?);
-    let bench = Bench { url: args.url.clone(), jetstream: context_of_stream };
+    let jetstream = jetstream::new(connect(&args.url).await?);
+    let bench = Bench { url: args.url.clone(), jetstream };
     let exit = brokers::run(context, &args.broker, &bench).await;
     // Whatever was found, nothing is left behind; a stream that is not there needs no deletion.
     bench.jetstream.delete_stream(STREAM).await.ok();
     exit
+}
+
+/// The client takes no credentials from an address. The error never repeats the URL.
+async fn connect(url: &str) -> anyhow::Result<async_nats::Client> {
+    let unusable = || anyhow::anyhow!("--url is no URL such as nats://localhost:4222");
+    let mut url = url::Url::parse(url).map_err(|_error| unusable())?;
+    let options = match (url.username().to_owned(), url.password().map(str::to_owned)) {
+        (user, Some(password)) => ConnectOptions::with_user_and_password(user, password),
+        (user, None) if user.is_empty() => ConnectOptions::new(),
+        (token, None) => ConnectOptions::with_token(token),
+    };
+    url.set_username("").and_then(|()| url.set_password(None)).map_err(|()| unusable())?;
+    let connected = options.connect(url.as_str()).await;
+    connected.map_err(|error| anyhow::anyhow!("no connection to the NATS server of --url: {}", error.kind()))
 }
 
 struct Bench {
@@ -59,9 +71,7 @@ impl Broker for Bench {
     }
 
     async fn bare_loop(&self, args: &BrokerArgs) -> anyhow::Result<()> {
-        let client = async_nats::connect(self.url.as_str())
-            .await
-            .map_err(|error| anyhow::anyhow!("{}", error.kind()))?;
+        let client = connect(&self.url).await?;
         let lanes = u64::from(args.concurrency);
         let text = bytes::Bytes::from(payload(0, args.common.payload_bytes));
         let mut tasks = JoinSet::new();

@@ -61,6 +61,12 @@ async fn each_error_is_what_it_is() {
         ("-WRONGTYPE Operation against a key holding the wrong kind of value\r\n", this, false),
         ("-NOAUTH Authentication required.\r\n", Finding::NotApplied, true),
         ("-NOPERM this user has no permissions to run the 'set' command\r\n", Finding::NotApplied, true),
+        (
+            "-ERR The user executing the script can't run this command or subcommand\r\n",
+            Finding::NotApplied,
+            true,
+        ),
+        ("-ERR ACL failure in script: User x has no permissions\r\n", Finding::NotApplied, true),
         ("-ERR syntax error\r\n", Finding::NotApplied, true),
         ("-ERR upstream connection error or disconnect\r\n", Finding::Unknown, false),
         ("-STRANGE of a later version\r\n", Finding::Unknown, false),
