@@ -229,8 +229,8 @@ fn greet(url: &str, address: SocketAddr, orders: &Orders) -> anyhow::Result<()> 
          {program} enqueue payments --key order-1 --payload '{{\"amount\":1500}}'\n    \
          {program} enqueue mail --payload '{{\"to\":\"timeout@example.com\",\"text\":\"hello\"}}'\n\n  \
          \"fail\" may be {FAIL_WORDS}; after timeout, the retries of\n  \
-         a payment may see 409 until the first call is done. A mail to {FAIL_NAMES}\n  \
-         fails in that way. Or, from any language:\n    \
+         a payment may see 409 until the first call is done.\n  \
+         A mail to {FAIL_NAMES} fails in that way. Or, from any language:\n    \
          INSERT INTO aftercommit_effects (downstream, payload)\n      \
          VALUES ('payments', '{{\"amount\":1500}}')\n\n  \
          Ctrl-C drains.\n",
