@@ -91,14 +91,17 @@ async fn credentials_do_not_travel_in_the_clear_unless_that_was_said() {
     assert_eq!(auths, 1, "only where it was said");
 }
 
+/// CVE-2011-0411.
 #[tokio::test]
 async fn what_was_said_before_tls_is_not_taken_for_said_within() {
-    let ehlo = say("250-shop.test\r\n250 STARTTLS");
-    let mut script = Script { ehlo, ..Script::default() };
-    // Answers STARTTLS as an unknown command: the script has no TLS.
-    script.rset = say("250 ok");
-    let server = Server::start([script]).await;
-    let outcome = deliver(&served_at(server.port, "tls = \"opportunistic\"\n"), effect(MAIL)).await;
-    assert_eq!((outcome.finding, outcome.refuses_us), (Finding::NotApplied, false), "{outcome:?}");
-    assert!(server.messages().is_empty());
+    for (starttls, why) in
+        [(say("220 go on\r\n250 injected"), "out of turn"), (say("454 no TLS now"), "refused STARTTLS")]
+    {
+        let ehlo = say("250-shop.test\r\n250 STARTTLS");
+        let server = Server::start([Script { ehlo, starttls, ..Script::default() }]).await;
+        let outcome = deliver(&served_at(server.port, "tls = \"opportunistic\"\n"), effect(MAIL)).await;
+        assert_eq!((outcome.finding, outcome.refuses_us), (Finding::NotApplied, false), "{outcome:?}");
+        assert!(outcome.reason.contains(why), "{outcome:?}");
+        assert!(server.messages().is_empty());
+    }
 }

@@ -34,6 +34,7 @@ pub(super) fn say(line: &str) -> Say {
 pub(super) struct Script {
     pub(super) greeting: Say,
     pub(super) ehlo: Say,
+    pub(super) starttls: Say,
     pub(super) auth: Say,
     pub(super) rset: Say,
     pub(super) mail: Say,
@@ -49,6 +50,7 @@ impl Default for Script {
         Self {
             greeting: say("220 shop.test ready"),
             ehlo: say("250-shop.test\r\n250-SIZE 1000000\r\n250-AUTH PLAIN LOGIN\r\n250 SMTPUTF8"),
+            starttls: say("454 no TLS now"),
             auth: say("235 welcome"),
             rset: say("250 reset"),
             mail: say("250 sender ok"),
@@ -125,6 +127,7 @@ async fn serve(stream: TcpStream, script: Script, seen: Arc<Mutex<Seen>>) {
         let verb = command.split([' ', ':']).next().unwrap_or_default().to_ascii_uppercase();
         let step = match verb.as_str() {
             "EHLO" | "HELO" => &script.ehlo,
+            "STARTTLS" => &script.starttls,
             "AUTH" => &script.auth,
             "RSET" => &script.rset,
             "MAIL" => &script.mail,
