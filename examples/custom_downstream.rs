@@ -8,6 +8,12 @@
 //! nothing is due. A kind translates and classifies: it sends once, and says what that showed. It never retries, sleeps, decides
 //! or touches the store; the engine does. `aftercommit::conformance` checks what the compiler cannot see (tests/downstreams).
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "a program of its own, which ends with its printer"
+)]
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use aftercommit::{
@@ -30,8 +36,9 @@ use tokio::{
 
 /// Prints each effect's payload. The printer takes `PRINT KEY LENGTH`, a line end and the label, and answers with one line:
 /// `DONE`, `JAM` (nothing was printed, try again), or `NO` and why. It does not remember keys.
-pub struct LabelPrinter {
-    pub address: String,
+pub(crate) struct LabelPrinter {
+    /// `host:port`.
+    pub(crate) address: String,
 }
 
 #[async_trait::async_trait]

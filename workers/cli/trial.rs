@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_secs(15);
 #[command(after_help = "\
 It connects, authenticates, and checks what can be seen of the contract. It
 sends nothing that has an effect, unless --send says what; that goes out once,
-under a key of its own, and no database is asked or told.
+under a key of its own, and no database is told.
 
 Exit codes: 1 something fails, 2 it is not configured.
 
@@ -51,6 +51,10 @@ pub(super) async fn run(context: &Context, args: &TestArgs) -> anyhow::Result<Ex
     let Some(served) = served.first() else {
         return Err(fail(Exit::Usage, format!("downstream {} is not configured", args.name)));
     };
+    if let Some(directory) = served.downstream.directory() {
+        let (_seen, rows) = context.open().await?.endpoints(&args.name).await?;
+        directory.put(u64::MAX, rows);
+    }
     let Some(payload) = &args.send else {
         let checks = served.downstream.check(LOOK).await;
         return checks::print(context, &checks);

@@ -27,7 +27,9 @@ const CONCURRENCY: u32 = 16;
 /// Between a timeout and the end of its lease, where the lease is not set: room for a slow settle.
 const LEASE_ROOM: Duration = Duration::from_secs(10);
 /// Kinds that are planned.
-const LATER_KINDS: &[&str] = &["smtp", "amqp", "nats", "redis", "sql", "kafka"];
+const LATER_KINDS: &[&str] = &["sql", "kafka"];
+/// Kinds that a program may be built without.
+const OPTIONAL_KINDS: &[&str] = &["smtp", "amqp", "nats", "redis"];
 
 /// What every operation has, whatever the kind.
 #[derive(Clone, Debug)]
@@ -247,9 +249,14 @@ fn kind(section: &Section<'_>) -> Result<(&'static str, ReadKind), ConfigError> 
     if let Some((name, read)) = KINDS.iter().find(|(known, _)| *known == name) {
         return Ok((name, *read));
     }
+    if OPTIONAL_KINDS.contains(&name.as_str()) {
+        let problem = format!("\"{name}\" is not in this program: build it with the feature \"{name}\"");
+        return Err(section.error("kind", problem));
+    }
     if LATER_KINDS.contains(&name.as_str()) {
+        let known = known.collect::<Vec<_>>().join(", ");
         return Err(
-            section.error("kind", format!("\"{name}\" is not supported yet: this version has \"http\""))
+            section.error("kind", format!("\"{name}\" is not supported yet: this version has {known}"))
         );
     }
     let hint = nearest(&name, known.clone()).map_or_else(

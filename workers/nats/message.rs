@@ -39,6 +39,10 @@ pub(super) fn render(stream: &str, call: &Call, effect: &Effect, key: &str) -> R
     for (name, value) in message.attributes_as("ce-")? {
         headers.add(&name, &header_value(value))?;
     }
+    // The binding for NATS has it among the event's own headers; other readers look at the usual one.
+    if !message.attributes.is_empty() {
+        headers.add("ce-datacontenttype", &message.content_type)?;
+    }
     headers.add("Content-Type", &message.content_type)?;
     if let Some(traceparent) = &message.traceparent {
         headers.add("traceparent", traceparent)?;
