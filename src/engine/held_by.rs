@@ -135,8 +135,15 @@ impl Budgets {
         let Some(origin) = &pass.origin else { return };
         let sign = match sign {
             Sign::Failed if pass.trial => Sign::TrialFailed,
+            Sign::Unreached if pass.trial => Sign::TrialUnreached,
             Sign::Nothing if pass.trial => Sign::TrialEnded,
-            Sign::Answered | Sign::Failed | Sign::TrialFailed | Sign::TrialEnded | Sign::Nothing => sign,
+            Sign::Answered
+            | Sign::Failed
+            | Sign::Unreached
+            | Sign::TrialFailed
+            | Sign::TrialUnreached
+            | Sign::TrialEnded
+            | Sign::Nothing => sign,
         };
         let untroubled = !self.troubled();
         match (sign, pause) {
@@ -279,7 +286,7 @@ impl Trouble {
     fn learn(&mut self, sign: Sign, pause: Option<Duration>, now: Boot) {
         match sign {
             Sign::Answered => (self.failing, self.open_until) = (false, None),
-            Sign::Failed | Sign::TrialFailed => self.failing = true,
+            Sign::Failed | Sign::Unreached | Sign::TrialFailed | Sign::TrialUnreached => self.failing = true,
             Sign::TrialEnded | Sign::Nothing => {}
         }
         self.paused_until = self.paused_until.max(pause.map(|pause| now.plus(pause)));
@@ -290,7 +297,9 @@ impl Trouble {
 fn sign(outcome: &Outcome) -> Sign {
     match (outcome.finding, outcome.phase) {
         (_, Phase::Render | Phase::Lease) | (Finding::LeaseEnded, _) => Sign::Nothing,
-        (Finding::NotApplied, Phase::Connect) | (Finding::Unknown, _) => Sign::Failed,
+        (Finding::NotApplied, Phase::Connect) => Sign::Unreached,
+        // A connection that breaks before what counts was sent is no answer.
+        (Finding::Unknown, _) | (Finding::NotApplied, Phase::Send) => Sign::Failed,
         (
             Finding::Applied
             | Finding::AlreadyDone
