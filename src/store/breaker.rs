@@ -187,7 +187,11 @@ mod tests {
             now = now.plus(Duration::from_secs(seconds));
         }
         let broken = origin.after(Sign::TrialFailed, None, now);
-        assert_eq!(broken.open_until, Some(now.plus(Duration::from_secs(32))), "that one costs an effect its certainty");
+        assert_eq!(
+            broken.open_until,
+            Some(now.plus(Duration::from_secs(32))),
+            "that one costs an effect its certainty"
+        );
     }
 
     #[test]
