@@ -1,7 +1,7 @@
 //! Every kind against servers and libraries that nobody here wrote, and what every downstream owes the engine.
 
 #[cfg(feature = "amqp")]
-mod amqp;
+pub(crate) mod amqp;
 #[cfg(any(feature = "nats", feature = "redis"))]
 mod brokers;
 mod conformance;

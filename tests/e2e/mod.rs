@@ -12,6 +12,8 @@ mod checker_can_fail;
 mod clock;
 mod commands;
 mod database;
+#[cfg(feature = "amqp")]
+mod dev_order;
 pub(crate) mod environment;
 mod examples;
 mod field;

@@ -44,12 +44,21 @@ everything when it ends; the database stays.
 
 Examples:
   aftercommit dev
-  aftercommit dev --port 8000 --database sqlite:play.db")]
+  aftercommit dev --port 8000 --database sqlite:play.db
+  aftercommit dev --amqp amqp://guest:guest@localhost")]
 pub(crate) struct DevArgs {
     /// Listen on this port of 127.0.0.1; 0 takes any [default: 7799, or the next free one]
     #[arg(long)]
     port: Option<u16>,
+    /// Publish a message of each order to this RabbitMQ too, into the queue that is named after the playground
+    #[arg(long, value_name = "URL")]
+    amqp: Option<String>,
 }
+
+/// The queue that `--amqp` fills.
+const QUEUE: &str = "aftercommit-dev-orders";
+/// The name under which the playground's configuration finds the broker's URL, which may hold a password.
+const AMQP_URL: &str = "AFTERCOMMIT_DEV_AMQP_URL";
 
 /// Runs it until Ctrl-C or SIGTERM.
 pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit> {
@@ -61,7 +70,7 @@ pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit
     let listener = listen(args.port).await?;
     let address = listener.local_addr()?;
     let mail = TcpListener::bind("127.0.0.1:0").await.context("a port for the mail catcher")?;
-    let settings = settings(&url, address.port(), mail.local_addr()?.port())?;
+    let settings = settings(&url, (address.port(), mail.local_addr()?.port()), args.amqp.as_deref())?;
     let served = settings.serve(None)?;
     let config = engine_config(&settings, &served);
     let engine = Engine::new(Arc::clone(&database) as _, served, config, Arc::new(SystemClock))
@@ -73,7 +82,8 @@ pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit
     let catcher = Arc::new(Catcher::default());
     let mut app = app(database, &operations, &catcher);
     // The service speaks SQLite; a playground on PostgreSQL does without it.
-    let shop = if url.starts_with("sqlite:") { Some(Shop::open(&url).await?) } else { None };
+    let shop =
+        if url.starts_with("sqlite:") { Some(Shop::open(&url, args.amqp.is_some()).await?) } else { None };
     let mut orders = Orders::default();
     if let Some(shop) = shop {
         orders = Orders::at(address);
@@ -162,15 +172,18 @@ async fn listen(port: Option<u16>) -> anyhow::Result<TcpListener> {
     Err(fail(Exit::Failure, format!("no port from {PORT} on can be had ({why}); name one with --port")))
 }
 
-fn settings(url: &str, port: u16, mail: u16) -> anyhow::Result<Settings> {
+fn settings(url: &str, (port, mail): (u16, u16), amqp: Option<&str>) -> anyhow::Result<Settings> {
     let file =
         tempfile::Builder::new().prefix("aftercommit-dev-").suffix(".toml").tempfile().context(NO_FOLDER)?;
-    std::fs::write(file.path(), configuration(port, mail))
-        .context("writing the playground's configuration")?;
+    let mut text = configuration(port, mail);
+    if amqp.is_some() {
+        text.push_str(&orders_configuration());
+    }
+    std::fs::write(file.path(), text).context("writing the playground's configuration")?;
     let sources = Sources {
         file: Some(file.path().to_owned()),
         // Only the playground's own values: whatever the environment says is meant for a real worker.
-        env: Vec::new(),
+        env: amqp.map(|url| (AMQP_URL.to_owned(), url.to_owned())).into_iter().collect(),
         overrides: vec![("database".to_owned(), url.to_owned())],
         dev: true,
     };
@@ -208,6 +221,23 @@ timeout = "3s"
 data_timeout = "5s"
 lease = "15s"
 contract = {{ dedupe = "none", on_unknown = "hold", margin = "1s" }}
+"#
+    )
+}
+
+fn orders_configuration() -> String {
+    format!(
+        r#"
+[downstream.orders]
+kind = "amqp"
+url = {{ env = "{AMQP_URL}" }}
+routing_key = "{QUEUE}"
+timeout = "5s"
+lease = "12s"
+contract = {{ dedupe = "none", on_unknown = "retry" }}
+declare = {{ queues = [{{ name = "{QUEUE}" }}] }}
+
+[downstream.orders.operations.placed]
 "#
     )
 }
@@ -262,8 +292,12 @@ mod tests {
 
     #[test]
     fn the_playground_s_configuration_is_valid() {
-        let served = settings("sqlite:x.db", 7799, 7825).unwrap().serve(None).unwrap();
-        let names: Vec<_> = served.iter().map(|served| served.name.to_string()).collect();
-        assert_eq!(names, ["mail", "payments"]);
+        for (amqp, wanted) in
+            [(None, vec!["mail", "payments"]), (Some("amqp://a:b@c"), vec!["mail", "orders", "payments"])]
+        {
+            let served = settings("sqlite:x.db", (7799, 7825), amqp).unwrap().serve(None).unwrap();
+            let names: Vec<_> = served.iter().map(|served| served.name.to_string()).collect();
+            assert_eq!(names, wanted);
+        }
     }
 }
