@@ -207,16 +207,17 @@ async fn an_alarm_and_two_kills_lose_nothing(db: &TestDatabase) {
     }
 }
 
-/// The long form: `./tests/run --long brokers`.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes minutes: ./tests/run --long brokers"]
-async fn half_a_minute_without_a_broker() {
+/// The long form: the server stays away for 30 seconds.
+pub(super) async fn half_a_minute_away() -> Vec<Value> {
     let db = TestDatabase::fresh(Engine::Postgres, Way::Direct).await;
     let mut rabbit = OwnRabbit::start().await;
     queue(&rabbit).await;
+    let mut said = Vec::new();
     for on_unknown in ["hold", "retry"] {
         let seen = outage(&db, &mut rabbit, on_unknown, 2000, Duration::from_secs(30)).await;
         held_its_promise(&seen);
+        said.push(seen.json());
     }
     db.remove().await;
+    said
 }

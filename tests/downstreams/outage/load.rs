@@ -94,8 +94,8 @@ async fn attempts(db: &TestDatabase, outcome: &str) -> i64 {
     db.sql.number(&sql).await
 }
 
-/// Compares what the broker has with what was confirmed, prints the figures, and returns how many were lost and doubled.
-pub(super) fn judge(broker: &str, figures: &Figures, stored: &[String]) -> (usize, usize) {
+/// Compares what the broker has with what was confirmed, prints the figures, and returns them with how many were lost and doubled.
+pub(super) fn judge(broker: &str, figures: &Figures, stored: &[String]) -> ((usize, usize), Value) {
     let mut times: BTreeMap<&str, u32> = BTreeMap::new();
     for key in stored {
         *times.entry(key).or_default() += 1;
@@ -116,5 +116,5 @@ pub(super) fn judge(broker: &str, figures: &Figures, stored: &[String]) -> (usiz
     });
     // On a line of its own, whatever the test harness wrote before.
     println!("\n{said}");
-    (lost, doubled)
+    ((lost, doubled), said)
 }

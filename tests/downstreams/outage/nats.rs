@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::{
     super::{
         brokers::{Server, served},
@@ -9,7 +11,7 @@ use super::{
     },
     load::{Away, judge, run},
 };
-use crate::support::{Engine, TestDatabase, on_postgres};
+use crate::support::{Engine, TestDatabase, Way, on_postgres};
 
 on_postgres!(a_nats_server_killed_under_load_loses_nothing_and_doubles_nothing);
 
@@ -18,17 +20,20 @@ async fn a_nats_server_killed_under_load_loses_nothing_and_doubles_nothing(db: &
 }
 
 /// The long form: the server stays away for 30 seconds.
-#[test]
-#[ignore = "a long run: ./tests/run --long brokers"]
-fn thirty_seconds() {
-    crate::support::run(Engine::Postgres, async |db| killed(db, Away::For(Duration::from_secs(30))).await);
+pub(super) async fn half_a_minute_away() -> Vec<Value> {
+    let db = TestDatabase::fresh(Engine::Postgres, Way::Direct).await;
+    let said = killed(&db, Away::For(Duration::from_secs(30))).await;
+    db.remove().await;
+    vec![said]
 }
 
-async fn killed(db: &TestDatabase, away: Away) {
+async fn killed(db: &TestDatabase, away: Away) -> Value {
     let mut server = Server::nats("").await;
     let stream = Stream::make(&server.place(), |_config| {}).await;
     let figures = run(db, served(&stream.table(&server.place()), ""), &mut server, away).await;
     let stored = Stream { name: stream.name, context: bystander(&server.place()).await }.ids().await;
-    assert_eq!(judge("nats, file store", &figures, &stored), (0, 0), "lost and doubled");
+    let (found, said) = judge("nats, file store", &figures, &stored);
+    assert_eq!(found, (0, 0), "lost and doubled");
     assert_eq!(figures.in_doubt, 0);
+    said
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::{
     super::{
         brokers::{Server, served},
@@ -9,7 +11,7 @@ use super::{
     },
     load::{Away, judge, run},
 };
-use crate::support::{Engine, TestDatabase, on_postgres};
+use crate::support::{Engine, TestDatabase, Way, on_postgres};
 
 on_postgres!(
     a_redis_killed_under_load_loses_nothing_and_doubles_nothing,
@@ -25,20 +27,23 @@ async fn a_redis_that_flushes_every_second_loses_nothing_when_it_is_killed(db: &
 }
 
 /// The long form: the server stays away for 30 seconds.
-#[test]
-#[ignore = "a long run: ./tests/run --long brokers"]
-fn thirty_seconds() {
+pub(super) async fn half_a_minute_away() -> Vec<Value> {
+    let mut said = Vec::new();
     for fsync in ["always", "everysec"] {
-        let away = Away::For(Duration::from_secs(30));
-        crate::support::run(Engine::Postgres, async |db| killed(db, fsync, away).await);
+        let db = TestDatabase::fresh(Engine::Postgres, Way::Direct).await;
+        said.push(killed(&db, fsync, Away::For(Duration::from_secs(30))).await);
+        db.remove().await;
     }
+    said
 }
 
-async fn killed(db: &TestDatabase, fsync: &str, away: Away) {
+async fn killed(db: &TestDatabase, fsync: &str, away: Away) -> Value {
     let mut server = Server::redis(&["--appendonly", "yes", "--appendfsync", fsync]).await;
     let figures = run(db, served(&table(&server.place(), "orders"), ""), &mut server, away).await;
     let stored = Bystander::at(&server.place()).await.keys("orders").await;
     let broker = format!("redis, appendfsync {fsync}");
-    assert_eq!(judge(&broker, &figures, &stored), (0, 0), "lost and doubled");
+    let (found, said) = judge(&broker, &figures, &stored);
+    assert_eq!(found, (0, 0), "lost and doubled");
     assert_eq!(figures.in_doubt, 0);
+    said
 }
