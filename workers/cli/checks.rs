@@ -25,7 +25,8 @@ pub(super) fn print(context: &Context, checks: &[Check]) -> anyhow::Result<Exit>
             Level::Warn => ("\x1b[33m", "warn"),
             Level::Fail => ("\x1b[31m", "fail"),
         };
-        let text = wrapped(&format!("{word:<6}{:<15}{}", check.check, clean(&check.found)), width, 21);
+        // A long label takes its own room.
+        let text = wrapped(&format!("{word:<6}{:<14} {}", check.check, clean(&check.found)), width, 21);
         data(format!("{colour}{word}\x1b[0m{}", &text[word.len()..]))?;
         if let Some(remedy) = check.remedy.as_deref().filter(|_| check.level != Level::Ok) {
             data(wrapped(&format!("{:21}→ {}", "", clean(remedy)), width, 23))?;

@@ -13,12 +13,13 @@ use sha2::{Digest as _, Sha256};
 use super::{
     ConfigError,
     contract::Written,
+    kind::kind,
     probe::WrittenProbe,
     section::{Section, nearest},
     tree::Origin,
     values::{Rate, Secrets, show_duration},
 };
-use crate::{KINDS, profiles};
+use crate::profiles;
 
 /// Time of one attempt where nothing else is said: longer than a slow payment, shorter than people wait.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -26,10 +27,6 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const CONCURRENCY: u32 = 16;
 /// Between a timeout and the end of its lease, where the lease is not set: room for a slow settle.
 const LEASE_ROOM: Duration = Duration::from_secs(10);
-/// Kinds that are planned.
-const LATER_KINDS: &[&str] = &["sql", "kafka"];
-/// Kinds that a program may be built without.
-const OPTIONAL_KINDS: &[&str] = &["smtp", "amqp", "nats", "redis"];
 
 /// What every operation has, whatever the kind.
 #[derive(Clone, Debug)]
@@ -239,31 +236,6 @@ impl DownstreamSettings {
             origin: self.configured.origin().map(Into::into),
         })
     }
-}
-
-fn kind(section: &Section<'_>) -> Result<(&'static str, ReadKind), ConfigError> {
-    let known = KINDS.iter().map(|(name, _)| *name);
-    let Some(name) = section.get::<String>("kind")? else {
-        return Err(section.missing("kind", "is missing: write kind = \"http\""));
-    };
-    if let Some((name, read)) = KINDS.iter().find(|(known, _)| *known == name) {
-        return Ok((name, *read));
-    }
-    if OPTIONAL_KINDS.contains(&name.as_str()) {
-        let problem = format!("\"{name}\" is not in this program: build it with the feature \"{name}\"");
-        return Err(section.error("kind", problem));
-    }
-    if LATER_KINDS.contains(&name.as_str()) {
-        let known = known.collect::<Vec<_>>().join(", ");
-        return Err(
-            section.error("kind", format!("\"{name}\" is not supported yet: this version has {known}"))
-        );
-    }
-    let hint = nearest(&name, known.clone()).map_or_else(
-        || format!("known kinds: {}", known.collect::<Vec<_>>().join(", ")),
-        |nearest| format!("did you mean \"{nearest}\"?"),
-    );
-    Err(section.error("kind", format!("is no kind of downstream; {hint}")))
 }
 
 fn default_operation(section: &Section<'_>) -> Result<Operation, ConfigError> {

@@ -12,6 +12,7 @@ mod error;
 mod horizon;
 mod init;
 mod key;
+mod kind;
 mod pooler;
 mod probe;
 mod registration;

@@ -22,10 +22,11 @@ use super::{Common, Context, Exit, Found, NAME, Place, fail, payload, plural, ra
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It writes to the database (use an empty one) and makes a queue of its own at the broker, which it removes.
+It writes to the database (use an empty one) and makes a queue of its own at
+the broker, which it removes.
 
 Example:
-  aftercommit bench amqp --url amqp://localhost --database postgres://localhost/bench")]
+  aftercommit bench amqp --url amqp://localhost --database postgres://localhost/b")]
 pub(crate) struct AmqpArgs {
     /// The broker
     #[arg(long, value_name = "URL", env = "AMQP_URL", hide_env_values = true)]

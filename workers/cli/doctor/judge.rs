@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use aftercommit::{
     clock::Timestamp,
-    store::{DownstreamInfo, Examined, WorkerInfo, identity::Hold},
+    store::{Breaker, DownstreamInfo, Examined, WorkerInfo, identity::Hold},
 };
 
 use super::Check;
@@ -176,6 +176,7 @@ fn downstream(info: &DownstreamInfo, now: Timestamp) -> Vec<Check> {
         let served = plural(info.workers, "live worker");
         findings.push(Check::ok(CHECK, format!("{name}: {served}, {} pending{oldest}", info.pending)));
     }
+    findings.extend(held(info));
     if info.in_doubt > 0 {
         let found = format!("{name}: {} in doubt", plural(info.in_doubt, "effect"));
         let remedy = format!("decide: `{} effects list --state in_doubt --downstream {name}`", invocation());
@@ -184,10 +185,30 @@ fn downstream(info: &DownstreamInfo, now: Timestamp) -> Vec<Check> {
     findings
 }
 
+/// What keeps its effects from being sent, if anything does.
+fn held(info: &DownstreamInfo) -> Option<Check> {
+    let name = &info.name;
+    let why = |reason: Option<&String>| reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+    if let Some(paused) = &info.paused {
+        let found =
+            format!("{name}: nothing is sent, paused by {}{}", paused.who, why(paused.reason.as_ref()));
+        let remedy = format!("mend what was refused, then `{} downstreams resume {name}`", invocation());
+        return Some(Check::warn("paused", found, remedy));
+    }
+    if info.breaker != Breaker::Closed {
+        let origin = info.origin.as_deref().unwrap_or(name);
+        let found = format!("{name}: {origin} does not answer{}", why(info.hold_reason.as_ref()));
+        let remedy = format!("look at it from here: `{} downstreams test {name}`", invocation());
+        return Some(Check::warn("breaker", found, remedy));
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
+    use aftercommit::{check::Level, store::PausedBy};
+
     use super::*;
-    use crate::cli::doctor::Level;
 
     fn info(kind: Option<&str>, workers: u32, pending: u64, due: Option<i64>) -> DownstreamInfo {
         DownstreamInfo {
@@ -214,6 +235,29 @@ mod tests {
         assert_eq!(downstream(&info(Some("http"), 0, 0, None), now)[0].level, Level::Warn);
         assert_eq!(downstream(&info(Some("http"), 1, 3, Some(0)), now)[0].level, Level::Warn, "late");
         assert_eq!(downstream(&info(Some("http"), 1, 3, Some(3_599_000_000)), now)[0].level, Level::Ok);
+    }
+
+    #[test]
+    fn what_keeps_effects_from_being_sent_is_told_with_the_way_out() {
+        let by = PausedBy {
+            at: Timestamp::from_micros(0),
+            who: "worker w1".to_owned(),
+            reason: Some("535 wrong password".to_owned()),
+        };
+        let paused = DownstreamInfo { paused: Some(by), ..info(Some("smtp"), 1, 3, None) };
+        let broken = DownstreamInfo { breaker: Breaker::Open, ..info(Some("smtp"), 1, 3, None) };
+        for (info, found, remedy) in [
+            (paused, "paused by worker w1: 535 wrong password", "downstreams resume payments"),
+            (broken, "does not answer", "downstreams test payments"),
+        ] {
+            let checks = downstream(&info, Timestamp::from_micros(0));
+            let told = checks
+                .iter()
+                .find(|check| check.found.contains(found))
+                .unwrap_or_else(|| panic!("{checks:?}"));
+            assert_eq!(told.level, Level::Warn);
+            assert!(told.remedy.as_ref().is_some_and(|said| said.contains(remedy)), "{told:?}");
+        }
     }
 
     #[test]
