@@ -63,11 +63,12 @@ pub(crate) fn start(verbosity: Verbosity, format: Option<Format>) {
 }
 
 /// Our own events, and others' from `warn` up: below that, HTTP and database libraries print headers, frames, statements and
-/// what the server tells its clients. Nothing of `lapin`: it warns of a returned message by printing all of it, body and
-/// headers; what matters of it the kind says itself.
+/// what the server tells its clients. Nothing of the brokers' clients: `lapin` warns of a returned message by printing all of
+/// it, body and headers, and what matters of theirs the kind says itself.
 fn is_ours_or_grave(metadata: &Metadata<'_>) -> bool {
     let target = metadata.target();
-    target.starts_with("aftercommit") || (*metadata.level() <= Level::WARN && !target.starts_with("lapin"))
+    let of_a_client = ["lapin", "async_nats", "redis"].iter().any(|client| target.starts_with(client));
+    target.starts_with("aftercommit") || (*metadata.level() <= Level::WARN && !of_a_client)
 }
 
 fn filter(verbosity: Verbosity) -> EnvFilter {

@@ -114,7 +114,8 @@ fn print(context: &Context, key: &str, outcome: &Outcome) -> anyhow::Result<Exit
         }))?;
     } else {
         let word = verdict.as_str().replace('_', " ");
-        data(format!("{word}: {}", clean(&outcome.stored_reason())))?;
+        let why = outcome.stored_reason();
+        data(if why.is_empty() { word } else { format!("{word}: {}", clean(&why)) })?;
     }
     Ok(match verdict {
         Verdict::Applied => Exit::Ok,
