@@ -37,9 +37,7 @@ pub(crate) fn of_effect(effect: &NewEffect, request: Option<&(Scope, RequestKey)
 fn of_intent(effect: &NewEffect, request: Option<&(Scope, RequestKey)>) -> IdempotencyKey {
     match (&effect.key, request) {
         (Some(key), _) => key.clone(),
-        (None, None) => {
-            effect.split.as_ref().map_or_else(IdempotencyKey::random, |split| split.of.clone())
-        }
+        (None, None) => effect.split.as_ref().map_or_else(IdempotencyKey::random, |split| split.of.clone()),
         (None, Some((scope, key))) => {
             let operation = effect.operation.as_deref().unwrap_or_default();
             let place = || format!("{}/{operation}", effect.downstream);

@@ -163,8 +163,7 @@ mod tests {
             let each = each.unwrap_or_else(|error| panic!("{}: {error}", vector.case));
             let targets: Vec<_> = each.iter().filter_map(|one| one.target.clone()).collect();
             assert_eq!(targets, if vector.targeted { recipients } else { Vec::new() }, "{}", vector.case);
-            let keys: Vec<_> =
-                each.iter().map(|one| crate::key::of_effect(one, None).to_string()).collect();
+            let keys: Vec<_> = each.iter().map(|one| crate::key::of_effect(one, None).to_string()).collect();
             assert_eq!(keys, vector.keys, "{}", vector.case);
         }
     }

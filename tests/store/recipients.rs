@@ -77,11 +77,13 @@ async fn recipients_are_those_of_the_shared_vectors(db: &TestDatabase) {
         let rows = on_session(&mut session, &call).await;
         if let Some(recipients) = recipients {
             let rows = rows.unwrap_or_else(|error| panic!("{case}: {error}"));
-            let found: Vec<_> = rows.iter().map(|row| row["idempotency_key"].clone().expect("a key")).collect();
+            let found: Vec<_> =
+                rows.iter().map(|row| row["idempotency_key"].clone().expect("a key")).collect();
             assert_eq!(found, keys, "{case}");
             let targets = "SELECT target FROM aftercommit.effects WHERE target IS NOT NULL ORDER BY id";
             let targets = on_session(&mut session, targets).await.expect("they are there");
-            let targets: Vec<_> = targets.iter().map(|row| row["target"].clone().expect("a target")).collect();
+            let targets: Vec<_> =
+                targets.iter().map(|row| row["target"].clone().expect("a target")).collect();
             assert_eq!(targets, if targeted { recipients } else { Vec::new() }, "{case}");
         } else {
             let error = rows.expect_err(&case);
@@ -99,7 +101,9 @@ async fn enqueue_makes_one_effect_per_recipient(db: &TestDatabase) {
     );
     let first = db.sql.rows(&call).await;
     assert_eq!(first.len(), 2);
-    for (row, (recipient, key)) in first.iter().zip(["a@x.test", "b@x.test"].into_iter().zip(keys_of("order-17"))) {
+    for (row, (recipient, key)) in
+        first.iter().zip(["a@x.test", "b@x.test"].into_iter().zip(keys_of("order-17")))
+    {
         assert_eq!(row["idempotency_key"].as_deref(), Some(key.as_str()));
         assert_eq!((row["inserted"].as_deref(), row["state"].as_deref()), (Some("t"), Some("ready")));
         let id = row["id"].as_deref().expect("an id");
@@ -133,9 +137,8 @@ async fn enqueue_makes_one_effect_per_recipient(db: &TestDatabase) {
 
 async fn another_request_under_the_key_of_a_mail_to_several_is_refused(db: &TestDatabase) {
     mail(db).await;
-    let enqueue = |payload: &str, key: &str| {
-        format!("SELECT * FROM aftercommit.enqueue('mail', '{payload}', '{key}')")
-    };
+    let enqueue =
+        |payload: &str, key: &str| format!("SELECT * FROM aftercommit.enqueue('mail', '{payload}', '{key}')");
     let others = [
         r#"{"to":"a@x.test","text":"x"}"#,
         r#"{"to":["c@x.test","d@x.test"],"text":"x"}"#,
@@ -157,11 +160,16 @@ async fn another_request_under_the_key_of_a_mail_to_several_is_refused(db: &Test
 
 async fn more_than_a_hundred_recipients_are_refused(db: &TestDatabase) {
     mail(db).await;
-    let enqueue = |to: &str| format!("SELECT * FROM aftercommit.enqueue('mail', json_build_object('to', {to}), 'order-17')");
-    let insert = |to: &str| {
-        format!("INSERT INTO aftercommit.effects (downstream, payload) SELECT 'mail', json_build_object('to', {to})")
+    let enqueue = |to: &str| {
+        format!("SELECT * FROM aftercommit.enqueue('mail', json_build_object('to', {to}), 'order-17')")
     };
-    let many = |count: usize| format!("ARRAY(SELECT 'a' || n || '@x.test' FROM generate_series(1, {count}) AS n)");
+    let insert = |to: &str| {
+        format!(
+            "INSERT INTO aftercommit.effects (downstream, payload) SELECT 'mail', json_build_object('to', {to})"
+        )
+    };
+    let many =
+        |count: usize| format!("ARRAY(SELECT 'a' || n || '@x.test' FROM generate_series(1, {count}) AS n)");
     let same = |count: usize| format!("array_fill('a@x.test'::text, ARRAY[{count}])");
     assert_eq!(db.sql.rows(&enqueue(&many(100))).await.len(), 100);
     for to in [many(101), many(50_000), same(101), same(50_000)] {
@@ -193,16 +201,17 @@ async fn what_is_new_belongs_to_whom_the_old_belonged(db: &TestDatabase) {
         ))
         .await;
     store::migrate(&old.url, None).await.expect("it goes on");
-    let others = "SELECT count(*) FROM (SELECT proowner FROM pg_proc WHERE pronamespace = 'aftercommit'::regnamespace
+    let others =
+        "SELECT count(*) FROM (SELECT proowner FROM pg_proc WHERE pronamespace = 'aftercommit'::regnamespace
         UNION ALL SELECT relowner FROM pg_class WHERE relnamespace = 'aftercommit'::regnamespace) AS o (owner)
         WHERE o.owner::regrole::text <> ";
     assert_eq!(old.sql.number(&format!("{others}'{owner}'")).await, 0);
-    old.sql
-        .execute("INSERT INTO aftercommit.downstreams (name, kind) VALUES ('mail', 'smtp')")
-        .await;
+    old.sql.execute("INSERT INTO aftercommit.downstreams (name, kind) VALUES ('mail', 'smtp')").await;
     for role in [&owner, &app] {
         let mut session = old.sql.session().await;
-        on_session(&mut session, &format!("SET SESSION AUTHORIZATION {role}")).await.expect("a superuser may");
+        on_session(&mut session, &format!("SET SESSION AUTHORIZATION {role}"))
+            .await
+            .expect("a superuser may");
         let call = format!("SELECT * FROM aftercommit.enqueue('mail', '{SEVERAL}', 'order-17')");
         let rows = on_session(&mut session, &call).await.unwrap_or_else(|error| panic!("{role}: {error}"));
         assert_eq!(rows.len(), 2);
@@ -303,7 +312,10 @@ async fn the_library_makes_one_effect_per_recipient(db: &TestDatabase) {
         let results = tx.enqueue_many(each).await.expect("the transaction stands");
         assert_eq!(results.len(), 2);
         for result in results {
-            assert!(matches!(&result, Err(EnqueueError::OtherRequest { key, .. }) if key == "order-17"), "{result:?}");
+            assert!(
+                matches!(&result, Err(EnqueueError::OtherRequest { key, .. }) if key == "order-17"),
+                "{result:?}"
+            );
         }
         tx.commit().await;
         assert_eq!(db.sql.number("SELECT count(*) FROM aftercommit.effects").await, 2);
@@ -326,7 +338,8 @@ async fn who_stands_there_twice_is_one_recipient(db: &TestDatabase) {
         "whom it is for"
     );
     if db.engine == Engine::Postgres {
-        let same = db.sql.row(&format!("SELECT * FROM aftercommit.enqueue('mail', '{twice}', 'order-17')")).await;
+        let same =
+            db.sql.row(&format!("SELECT * FROM aftercommit.enqueue('mail', '{twice}', 'order-17')")).await;
         assert_eq!(same["inserted"].as_deref(), Some("f"), "the same request from SQL");
     }
 }

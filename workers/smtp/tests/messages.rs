@@ -72,7 +72,10 @@ fn what_cannot_be_a_mail_is_refused_with_a_sentence() {
         (with(r#""to":"\"Ann\" <a@x.test>; \"Bob\" <b@x.test>""#), "write a list of strings"),
         (with(r#""to":"Ann; Bob <b@x.test>""#), "write a list of strings"),
         (with(r#""to":"a@x.test","cc":"\"A\" <a@x.test>, \"B\" <b@x.test>""#), "write a list of strings"),
-        (with(r#""to":"a@x.test","reply_to":"\"A\" <a@x.test>, \"B\" <b@x.test>""#), "write a list of strings"),
+        (
+            with(r#""to":"a@x.test","reply_to":"\"A\" <a@x.test>, \"B\" <b@x.test>""#),
+            "write a list of strings",
+        ),
         (with(r#""to":"\"Ann\" <a@x.test>, \"b\"@x.test""#), "is no mail address"),
         (with(r#""to":{"address":"\"A\" <a@x.test>, \"B\" <b@x.test>"}"#), "is no mail address"),
         (with(&format!(r#""to":[{}"a@x.test"]"#, r#""a@x.test","#.repeat(100))), "more than 100 recipients"),
