@@ -26,8 +26,9 @@ pub fn derive(scope: &str, request_key: &str, name: &str) -> IdempotencyKey {
 /// finds the same effects; random outside.
 pub(crate) fn of_effect(effect: &NewEffect, request: Option<&(Scope, RequestKey)>) -> IdempotencyKey {
     let key = of_intent(effect, request);
-    match &effect.split_of {
+    match &effect.split {
         None => key,
+        Some(split) if split.is_first => key,
         Some(_) => derive(&effect.downstream, key.as_str(), effect.target.as_deref().unwrap_or_default()),
     }
 }
@@ -36,7 +37,7 @@ pub(crate) fn of_effect(effect: &NewEffect, request: Option<&(Scope, RequestKey)
 fn of_intent(effect: &NewEffect, request: Option<&(Scope, RequestKey)>) -> IdempotencyKey {
     match (&effect.key, request) {
         (Some(key), _) => key.clone(),
-        (None, None) => effect.split_of.clone().unwrap_or_else(IdempotencyKey::random),
+        (None, None) => effect.split.as_ref().map_or_else(IdempotencyKey::random, |split| split.of.clone()),
         (None, Some((scope, key))) => {
             let operation = effect.operation.as_deref().unwrap_or_default();
             let place = || format!("{}/{operation}", effect.downstream);

@@ -4,7 +4,8 @@
 -- follow from the given one, and a plain INSERT must name one. Nothing is read or written but functions; no table is locked.
 
 -- The address of one item of to, cc or bcc: "ann@shop.test", "Ann <ann@shop.test>" or {"name": …, "address": …}, its domain in
--- lower case (of ASCII). Null for what is none of these.
+-- lower case (of ASCII). Null for what is none of these, and for what is a list in one string: of "Ann" <a@x.test>, "Bob" <b@x.test>
+-- nobody must get lost. E'' reads the same whatever standard_conforming_strings is.
 CREATE FUNCTION aftercommit.mail_address(item json) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT CASE WHEN strpos(a.bare, '@') = 0 THEN nullif(a.bare, '')
@@ -12,18 +13,20 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
       || translate(substring(a.bare FROM '@[^@]*$'), 'ABCDEFGHIJKLMNOPQRSTUVWXYZ', 'abcdefghijklmnopqrstuvwxyz') END
   FROM (SELECT CASE json_typeof(item) WHEN 'string' THEN item #>> '{}' WHEN 'object' THEN item ->> 'address' END) AS w (written),
   LATERAL (SELECT btrim(w.written, E' \t')) AS t (trimmed),
-  LATERAL (SELECT btrim(CASE WHEN right(t.trimmed, 1) = '>' AND strpos(t.trimmed, '<') > 0
-    THEN left(regexp_replace(t.trimmed, '^.*<', ''), -1) ELSE t.trimmed END, E' \t')) AS a (bare)
+  LATERAL (SELECT right(t.trimmed, 1) = '>' AND strpos(t.trimmed, '<') > 0) AS f (framed),
+  LATERAL (SELECT CASE WHEN f.framed THEN btrim(regexp_replace(t.trimmed, '<[^<]*$', ''), E' \t') ELSE '' END) AS n (name),
+  LATERAL (SELECT btrim(CASE WHEN f.framed THEN left(regexp_replace(t.trimmed, '^.*<', ''), -1) ELSE t.trimmed END, E' \t'))
+    AS a (bare)
+  WHERE n.name ~ E'^"([^"\\\\]|\\\\.)*"$' OR n.name !~ '[<>@,;]'
 $$;
 
--- The recipients of a mail, each once, in the order to, cc, bcc. Null where some of it cannot be read: the worker then ends the
--- effect `failed`, unsent, with a sentence, and no recipient is lost silently. Mirrored by `recipients` in the library.
-CREATE FUNCTION aftercommit.mail_recipients(payload json) RETURNS text[]
+-- The addresses of a mail as often as they stand there, in the order to, cc, bcc. Null where some of it cannot be read. Raises where
+-- there are more than a hundred: each is an effect of its own, with all of the payload.
+CREATE FUNCTION aftercommit.mail_addresses(payload json) RETURNS text[]
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   field text;
   item json;
-  one text;
   found_so_far text[] := '{}';
 BEGIN
   FOREACH field IN ARRAY ARRAY['to', 'cc', 'bcc'] LOOP
@@ -32,20 +35,28 @@ BEGIN
     IF json_typeof(item) <> 'array' THEN
       item := json_build_array(item);
     END IF;
-    FOR one IN SELECT aftercommit.mail_address(e.value) FROM json_array_elements(item) WITH ORDINALITY AS e (value, at) ORDER BY e.at LOOP
-      IF one IS NULL THEN
-        RETURN NULL;
-      END IF;
-      IF one <> ALL (found_so_far) THEN
-        found_so_far := found_so_far || one;
-      END IF;
-    END LOOP;
+    IF cardinality(found_so_far) + json_array_length(item) > 100 THEN
+      RAISE EXCEPTION USING ERRCODE = '23514', SCHEMA = 'aftercommit', TABLE = 'effects', COLUMN = 'payload',
+        MESSAGE = 'effects.payload must name at most 100 recipients in to, cc and bcc',
+        HINT = 'Write several mails, each with a key of its own; or send to the address of a list.';
+    END IF;
+    found_so_far := found_so_far || ARRAY(SELECT aftercommit.mail_address(e.value)
+      FROM json_array_elements(item) WITH ORDINALITY AS e (value, at) ORDER BY e.at);
   END LOOP;
-  RETURN found_so_far;
+  RETURN CASE WHEN array_position(found_so_far, NULL) IS NULL THEN found_so_far END;
 EXCEPTION
   -- U+0000 or half of a surrogate pair somewhere in the payload: JSON, and no text of PostgreSQL's.
   WHEN data_exception THEN RETURN NULL;
 END
+$$;
+
+-- The recipients of a mail, each once. Null where some of it cannot be read: enqueue() refuses it, and a worker ends a row that was
+-- inserted `failed`, unsent, with a sentence; no recipient is lost silently. Mirrored by `recipients` in the library.
+CREATE FUNCTION aftercommit.mail_recipients(payload json) RETURNS text[]
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT CASE WHEN w.addresses IS NOT NULL THEN ARRAY(
+    SELECT a.address FROM unnest(w.addresses) WITH ORDINALITY AS a (address, at) GROUP BY a.address ORDER BY min(a.at)) END
+  FROM (SELECT aftercommit.mail_addresses(payload)) AS w (addresses)
 $$;
 
 -- A function that returns rows is another function: who may call the old one may call it. Differs in nothing else for what is
@@ -54,8 +65,8 @@ ALTER FUNCTION aftercommit.enqueue RENAME TO enqueue_of_one_row;
 
 -- Writes an effect, or finds the one that its key stands for. Call it as `SELECT * FROM aftercommit.enqueue(…)`:
 -- `(aftercommit.enqueue(…)).*` calls it once per column. In a guarded request a key that is missing is derived from the request's.
--- One row, but for a mail to several recipients without a target: then a row per recipient, in the order to, cc, bcc, with the
--- key derive_key(downstream, key, recipient).
+-- One row, but for a mail to several recipients without a target: then a row per recipient, in the order to, cc, bcc. The first
+-- has the key, so that no other request can have it; the others have derive_key(downstream, key, recipient).
 CREATE FUNCTION aftercommit.enqueue(
   downstream text,
   payload json DEFAULT NULL,
@@ -85,6 +96,7 @@ DECLARE
   rule aftercommit.downstreams;
   problem text;
   identical boolean;
+  addresses text[];
   recipients text[];
   base text;
   derived boolean := idempotency_key IS NULL AND current_setting('aftercommit.request', true) <> ''
@@ -101,32 +113,6 @@ BEGIN
       current_setting('aftercommit.request_key'), coalesce(name, downstream || '/' || coalesce(operation, '')));
   END IF;
   idempotency_key := coalesce(idempotency_key, gen_random_uuid()::text);
-  IF rule.kind = 'smtp' AND target IS NULL THEN
-    recipients := aftercommit.mail_recipients(payload);
-  END IF;
-  IF cardinality(recipients) > 1 THEN
-    -- What is not a key would not be one for any of them.
-    problem := aftercommit.key_problem(idempotency_key, '', 1, 255, 'printable');
-    IF problem IS NOT NULL THEN
-      RAISE EXCEPTION USING ERRCODE = 'AC400', COLUMN = 'idempotency_key', MESSAGE = 'effects.idempotency_key ' || problem,
-        HINT = 'A UUID fits every known downstream; a key is never cut, hashed or re-cased.';
-    END IF;
-    base := idempotency_key;
-    FOREACH target IN ARRAY recipients LOOP
-      SELECT x.id, x.idempotency_key, x.inserted, x.state INTO STRICT id, idempotency_key, inserted, state
-      FROM aftercommit.enqueue(downstream, payload, aftercommit.derive_key(downstream, base, target), operation => operation,
-        body => body, content_type => content_type, headers => headers, target => target, due_at => due_at,
-        expires_at => expires_at, ordering_key => ordering_key, needs => needs, bindings => bindings, undoes => undoes,
-        if_failed => if_failed, metadata => metadata, trace_context => trace_context) AS x;
-      IF derived AND NOT inserted AND aftercommit.is_of_this_request(id) THEN
-        RAISE EXCEPTION USING ERRCODE = 'AC409', COLUMN = 'idempotency_key',
-          MESSAGE = format('this request has two effects that would have the same key (effect %s)', id),
-          HINT = 'Give each effect a name: enqueue(…, name => ''deposit'').';
-      END IF;
-      RETURN NEXT;
-    END LOOP;
-    RETURN;
-  END IF;
   problem := aftercommit.key_problem(idempotency_key, rule.key_prefix, rule.key_min_len, rule.key_max_len, rule.key_charset);
   IF problem IS NOT NULL THEN
     RAISE EXCEPTION USING ERRCODE = 'AC400', COLUMN = 'idempotency_key', MESSAGE = 'effects.idempotency_key ' || problem,
@@ -135,6 +121,40 @@ BEGIN
   IF payload IS NOT NULL AND aftercommit.json_depth(payload::text) > 128 THEN
     RAISE EXCEPTION USING ERRCODE = '23514', SCHEMA = 'aftercommit', TABLE = 'effects', COLUMN = 'payload',
       MESSAGE = 'effects.payload must not nest deeper than 128 levels', HINT = 'JSON parsers elsewhere give up at that depth.';
+  END IF;
+  IF rule.kind = 'smtp' AND target IS NULL AND payload IS NOT NULL THEN
+    addresses := aftercommit.mail_addresses(payload);
+    IF addresses IS NULL THEN
+      RAISE EXCEPTION USING ERRCODE = '23514', SCHEMA = 'aftercommit', TABLE = 'effects', COLUMN = 'payload',
+        MESSAGE = 'effects.payload must have recipients that can be read: an address or a list of addresses in each of to, cc and bcc, '
+          'and nowhere U+0000 or half of a surrogate pair',
+        HINT = 'An address is "ann@shop.test", "Ann <ann@shop.test>" or {"name": "Ann", "address": "ann@shop.test"}. Or name the recipient as target.';
+    END IF;
+    IF cardinality(addresses) > 1 THEN
+      recipients := aftercommit.mail_recipients(payload);
+      -- Who stands there several times is one recipient, and the check of a row, which counts spellings on SQLite, need not see it.
+      target := CASE WHEN cardinality(recipients) = 1 THEN recipients[1] END;
+    END IF;
+  END IF;
+  IF cardinality(recipients) > 1 THEN
+    base := idempotency_key;
+    -- The first has this key itself, and the others' follow from it: so a request's second effect shows at the first.
+    IF derived AND EXISTS (SELECT FROM aftercommit.effects AS e
+        WHERE e.downstream = enqueue.downstream AND e.idempotency_key = base AND aftercommit.is_of_this_request(e.id)) THEN
+      RAISE EXCEPTION USING ERRCODE = 'AC409', COLUMN = 'idempotency_key',
+        MESSAGE = format('this request has two effects that would have the same key (%s)', base),
+        HINT = 'Give each effect a name: enqueue(…, name => ''deposit'').';
+    END IF;
+    FOREACH target IN ARRAY recipients LOOP
+      SELECT x.id, x.idempotency_key, x.inserted, x.state INTO STRICT id, idempotency_key, inserted, state
+      FROM aftercommit.enqueue(downstream, payload,
+        CASE WHEN target = recipients[1] THEN base ELSE aftercommit.derive_key(downstream, base, target) END,
+        operation => operation, body => body, content_type => content_type, headers => headers, target => target,
+        due_at => due_at, expires_at => expires_at, ordering_key => ordering_key, needs => needs, bindings => bindings,
+        undoes => undoes, if_failed => if_failed, metadata => metadata, trace_context => trace_context) AS x;
+      RETURN NEXT;
+    END LOOP;
+    RETURN;
   END IF;
   FOR round IN 1 .. 100 LOOP
     -- A key that another, uncommitted transaction holds is waited for here.
@@ -175,13 +195,24 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON FUNCTION aftercommit.mail_address, aftercommit.mail_recipients, aftercommit.enqueue FROM PUBLIC;
+-- They belong to whom the function belonged that this replaces, whoever migrates: they run with their owner's rights, and whoever
+-- lost the old function could not call the new one.
 DO $$
 DECLARE
   had record;
+  new_function regprocedure;
 BEGIN
+  FOR new_function IN
+    SELECT p.oid FROM pg_proc AS p WHERE p.pronamespace = 'aftercommit'::regnamespace
+    AND p.proname IN ('mail_address', 'mail_addresses', 'mail_recipients', 'enqueue')
+  LOOP
+    EXECUTE format('ALTER FUNCTION %s OWNER TO %s', new_function,
+      (SELECT p.proowner::regrole FROM pg_proc AS p WHERE p.oid = 'aftercommit.enqueue_of_one_row'::regproc));
+    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', new_function);
+  END LOOP;
   FOR had IN
-    SELECT a.grantee, a.is_grantable FROM pg_proc AS p, aclexplode(p.proacl) AS a
+    SELECT a.grantee, a.is_grantable
+    FROM pg_proc AS p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
     WHERE p.oid = 'aftercommit.enqueue_of_one_row'::regproc AND a.grantee <> p.proowner AND a.privilege_type = 'EXECUTE'
   LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION aftercommit.enqueue TO %s%s',

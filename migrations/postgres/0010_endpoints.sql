@@ -111,4 +111,20 @@ END
 $roles$;
 -- END roles
 
+-- All of it belongs to whom the rest belongs, whoever migrates: the functions write the audit with their owner's rights.
+DO $owner$
+DECLARE
+  new_owner regrole := (SELECT c.relowner FROM pg_class AS c WHERE c.oid = 'aftercommit.effects'::regclass);
+  new_function regprocedure;
+BEGIN
+  EXECUTE format('ALTER TABLE aftercommit.endpoints OWNER TO %s', new_owner);
+  FOR new_function IN
+    SELECT p.oid FROM pg_proc AS p WHERE p.pronamespace = 'aftercommit'::regnamespace
+    AND p.proname IN ('put_endpoint', 'drop_endpoint', 'switch_endpoint', 'note_endpoint')
+  LOOP
+    EXECUTE format('ALTER FUNCTION %s OWNER TO %s', new_function, new_owner);
+  END LOOP;
+END
+$owner$;
+
 INSERT INTO aftercommit.schema_version (version) VALUES (10);

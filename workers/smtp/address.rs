@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use aftercommit::effect::is_quoted;
+
 /// RFC 5321 §4.5.3.1.3: a path has at most 256 bytes, two of which are its brackets.
 const ADDRESS_MAX: usize = 254;
 
@@ -65,7 +67,7 @@ impl Mailbox {
         let (name, address) = rest.rsplit_once('<').ok_or_else(|| format!("{} has no <", shown(text)))?;
         let name = name.trim();
         // "a@x.test, Ann <b@x.test>" is a list: the first of it must not become a name.
-        if !is_quoted(name) && name.contains(['<', '>', '@', ',']) {
+        if !is_quoted(name) && name.contains(['<', '>', '@', ',', ';']) {
             return Err(format!(
                 "{} is no mail address: write a list of strings, or quote the name",
                 shown(text)
@@ -87,14 +89,12 @@ fn named(name: &str) -> Option<String> {
     Some(name.trim()).filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
-fn is_quoted(text: &str) -> bool {
-    text.len() >= 2 && text.starts_with('"') && text.ends_with('"')
-}
-
 /// The text of a quoted string; what is not quoted stays as it is.
 fn unquoted(text: &str) -> String {
-    let inner = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
-    let Some(inner) = inner else { return text.to_owned() };
+    if !is_quoted(text) {
+        return text.to_owned();
+    }
+    let inner = &text[1..text.len() - 1];
     let (mut plain, mut escaped) = (String::with_capacity(inner.len()), false);
     for c in inner.chars() {
         escaped = c == '\\' && !escaped;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use aftercommit::effect::Effect;
+use aftercommit::effect::{Effect, RECIPIENTS_MAX};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::value::RawValue;
 
@@ -124,6 +124,9 @@ impl Mail {
         let raw = json::value(payload).map_err(|problem| format!("the payload {problem}"))?;
         let members = Members::read(raw, "the payload", &FIELDS)?;
         let (to, cc, bcc) = (members.mailboxes("to")?, members.mailboxes("cc")?, members.mailboxes("bcc")?);
+        if to.len() + cc.len() + bcc.len() > RECIPIENTS_MAX {
+            return Err(format!("the payload names more than {RECIPIENTS_MAX} recipients in to, cc and bcc"));
+        }
         let recipient = recipient(effect.target.as_deref(), [&to, &cc, &bcc])?;
         let mut senders = members.mailboxes("from")?.into_iter();
         let from = senders.next().or_else(|| from.cloned()).ok_or("the payload has no from")?;

@@ -67,6 +67,18 @@ fn what_cannot_be_a_mail_is_refused_with_a_sentence() {
         (with(r#""to":"a@x.test","headers":{"X-A":"b\r\nBcc: c@x.test"}"#), "line break"),
         (with(r#""to":"a@x.test","headers":{"X-A\r\nBcc":"c@x.test"}"#), "no name of a header"),
         (with(r#""to":"a@x.test","headers":{"bcc":"c@x.test"}"#), "not yours to set"),
+        // A list in one string: nobody's mail may go to the last of it only.
+        (with(r#""to":"\"Ann\" <a@x.test>, \"Bob\" <b@x.test>""#), "write a list of strings"),
+        (with(r#""to":"\"Ann\" <a@x.test>; \"Bob\" <b@x.test>""#), "write a list of strings"),
+        (with(r#""to":"Ann; Bob <b@x.test>""#), "write a list of strings"),
+        (with(r#""to":"a@x.test","cc":"\"A\" <a@x.test>, \"B\" <b@x.test>""#), "write a list of strings"),
+        (
+            with(r#""to":"a@x.test","reply_to":"\"A\" <a@x.test>, \"B\" <b@x.test>""#),
+            "write a list of strings",
+        ),
+        (with(r#""to":"\"Ann\" <a@x.test>, \"b\"@x.test""#), "is no mail address"),
+        (with(r#""to":{"address":"\"A\" <a@x.test>, \"B\" <b@x.test>"}"#), "is no mail address"),
+        (with(&format!(r#""to":[{}"a@x.test"]"#, r#""a@x.test","#.repeat(100))), "more than 100 recipients"),
         (with(r#""to":"a@x.test","headers":{"MESSAGE-ID":"<c@x.test>"}"#), "not yours to set"),
         (with(r#""to":"a@x.test","headers":{"Content-Type":"text/html"}"#), "not yours to set"),
         (with(r#""to":"a@x.test","headers":{"X-Key":"other"}"#), "carries the key"),
