@@ -88,6 +88,10 @@ pub(super) async fn send(
     if let Some(sent) = answered_too_early(wire, by).await {
         return sent;
     }
+    // A worker that was stopped may go on after its lease has ended: what was ready to be written then must not be.
+    if Instant::now() > by {
+        return Sent::Lost(Command::Body, "its time was over before the final dot".to_owned());
+    }
     // From here on, nobody but the server knows.
     if let Err(Lost(why)) = wire.write(b".\r\n", answer_by).await {
         return Sent::Lost(Command::Dot, why);

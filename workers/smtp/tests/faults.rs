@@ -114,6 +114,18 @@ async fn a_connection_that_is_lost_before_the_final_dot_carried_no_mail() {
     }
 }
 
+/// A worker that is stopped beyond its lease finds the answer to DATA when it goes on, and must not end the mail.
+#[tokio::test]
+async fn a_mail_whose_time_is_over_gets_no_final_dot() {
+    let data = Say::Standstill(b"354 go on\r\n".to_vec(), std::time::Duration::from_millis(900));
+    let server = Server::start([Script { data, ..Script::default() }]).await;
+    let served = served_at(server.port, "timeout = \"500ms\"\ndata_timeout = \"10s\"\n");
+    let outcome = deliver(&served, effect(MAIL)).await;
+    assert_eq!(outcome.finding, Finding::NotApplied, "{outcome:?}");
+    assert!(server.commands().iter().any(|command| command.starts_with("DATA")), "it came that far");
+    assert!(server.messages().is_empty());
+}
+
 /// SMTP-01.
 #[tokio::test]
 async fn without_an_answer_after_the_final_dot_nobody_knows() {

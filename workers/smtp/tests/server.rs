@@ -16,6 +16,8 @@ use tokio::{
 pub(super) enum Say {
     /// These bytes.
     Bytes(Vec<u8>),
+    /// These bytes; then the whole process stands still for so long, as after SIGSTOP (in a runtime of one thread).
+    Standstill(Vec<u8>, std::time::Duration),
     /// Nothing, for ever.
     Nothing,
     /// It goes away.
@@ -159,6 +161,11 @@ async fn serve(stream: TcpStream, script: Script, seen: Arc<Mutex<Seen>>) {
 async fn answer(stream: &mut BufReader<TcpStream>, step: &Say) -> bool {
     match step {
         Say::Bytes(bytes) => stream.write_all(bytes).await.is_ok(),
+        Say::Standstill(bytes, length) => {
+            let said = stream.write_all(bytes).await.is_ok();
+            std::thread::sleep(*length);
+            said
+        }
         Say::Nothing => std::future::pending().await,
         Say::Close => false,
         Say::Reset => {
