@@ -4,6 +4,8 @@
 pub(crate) mod amqp;
 #[cfg(any(feature = "nats", feature = "redis"))]
 mod brokers;
+#[cfg(all(feature = "amqp", feature = "nats", feature = "redis"))]
+mod cloudevents;
 mod conformance;
 #[cfg(feature = "nats")]
 mod nats;
