@@ -14,7 +14,7 @@ use aftercommit::{
     effect::Effect,
     outcome::{About, Finding, Outcome, Phase, Verdict},
     state::State,
-    store::{Breaker, RegisteredTerms, Report, Sign},
+    store::{Breaker, RegisteredTerms},
 };
 use tokio::sync::Barrier;
 
@@ -37,7 +37,6 @@ on_every_database!(
     one_hanging_target_with_a_backlog_does_not_delay_another,
     a_strangers_endpoint_holds_up_only_its_own_effects,
     a_paused_effect_that_would_pass_its_window_is_parked,
-    what_was_not_sent_spends_no_call_of_the_rate,
 );
 
 const ORIGIN: &str = "https://api.example.com";
@@ -392,65 +391,4 @@ async fn a_paused_effect_that_would_pass_its_window_is_parked(db: &TestDatabase)
     engine(db.store.clone(), "w2", of()).run_once(Stop::default()).await.expect("a round");
     assert_eq!(db.state(id).await, State::InDoubt);
     assert_eq!(downstream.calls().len(), 1);
-}
-
-/// Endpoints of which one never has a place for a call.
-struct Crowded(Arc<Scripted>);
-
-#[async_trait::async_trait]
-impl Downstream for Crowded {
-    async fn deliver(&self, attempt: &Attempt) -> Outcome {
-        self.0.deliver(attempt).await
-    }
-
-    fn origin(&self, effect: &Effect) -> Option<Arc<str>> {
-        effect.target.as_deref().map(Into::into)
-    }
-
-    fn share(&self, effect: &Effect) -> Option<(Arc<str>, u32)> {
-        let target = effect.target.as_deref()?;
-        Some((target.into(), if target == "https://full" { 0 } else { 4 }))
-    }
-}
-
-/// HTTP-09, with a rate: one call in an hour is granted, and whoever is put off, held back or ends unsent leaves it to the others.
-async fn what_was_not_sent_spends_no_call_of_the_rate(db: &TestDatabase) {
-    let scripted = Scripted::by(|attempt| {
-        Script::Answer(match attempt.effect.target.as_deref() {
-            Some("https://off") => {
-                Outcome::new(Finding::Rejected(About::ThisAttempt), Phase::Render, "not sent: disabled")
-            }
-            _ => answer(200, "{}"),
-        })
-    });
-    let pause = Some(Duration::from_secs(3600));
-    let busy =
-        Report { origin: "https://busy".into(), sign: Sign::Nothing, pause, reason: "HTTP 429".to_owned() };
-    db.store.report(&[busy]).await.expect("it is told");
-    let mut held = Vec::new();
-    for number in 0..4 {
-        for target in ["full", "busy", "off"] {
-            let at = format!("'https://{target}'");
-            held.push(
-                db.insert_with("hooks", &format!("{target}-{number}"), &[("target", at.as_str())]).await,
-            );
-        }
-    }
-    let free = db.insert_with("hooks", "free", &[("target", "'https://free'")]).await;
-    let rate = Rate { calls: 1, period: Duration::from_secs(3600) };
-    let of = Served {
-        downstream: Arc::new(Crowded(scripted.clone())),
-        rate: Some(rate),
-        ..served("hooks", &scripted, at_once(key_terms()))
-    };
-    let running = worker(db, "w", vec![of]).await;
-    reaches(db, free, State::Succeeded).await;
-    running.drain().await;
-    for (number, id) in held.iter().enumerate() {
-        let state = db.state(*id).await;
-        assert!(
-            if number % 3 == 2 { state == State::Failed } else { state.is_pending() },
-            "{number}: {state:?}"
-        );
-    }
 }
