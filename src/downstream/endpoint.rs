@@ -16,7 +16,11 @@ use std::{
 
 use tokio::sync::{Notify, watch};
 
-use crate::clock::Timestamp;
+use crate::clock::{Boot, Clock, Timestamp};
+
+/// Rows that were read longer ago are as good as unread: an endpoint that was moved, dropped or disabled since must not be sent
+/// anything because the rows cannot be read. Ten readings fail before it comes to that.
+const ROWS_VALID: Duration = Duration::from_secs(10);
 
 /// A row of the database: an endpoint, or the state of one that stands in the configuration.
 #[derive(Clone, PartialEq, Eq)]
@@ -52,6 +56,21 @@ impl fmt::Debug for Endpoint {
     }
 }
 
+/// An endpoint as it was called: what one place showed says nothing of another that has its name since.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Called {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The URL of its row. `None`: it stands in the configuration. It may hold tokens: it never prints.
+    pub url: Option<String>,
+}
+
+impl fmt::Debug for Called {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Called").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
 /// What a call to an endpoint showed of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sign {
@@ -72,6 +91,13 @@ pub struct Noted {
     pub last: Sign,
 }
 
+impl Noted {
+    fn then(self, later: Self) -> Self {
+        let gone = matches!(self.last, Sign::Gone(_));
+        Self { took: self.took || later.took, last: if gone { self.last } else { later.last } }
+    }
+}
+
 /// What is to be written of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -83,14 +109,16 @@ pub enum Change {
     Disable(String),
 }
 
-/// What follows from what was noted of an endpoint; nothing for one that is disabled, whatever is still under way.
+/// What follows from what was noted of an endpoint; nothing for one that is disabled, whatever is still under way, nor for a row
+/// that is gone or has another URL than was called.
 pub fn change(
     known: Option<&Endpoint>,
-    noted: &Noted,
+    (called, noted): (&Called, &Noted),
     now: Timestamp,
     disable_after: Option<Duration>,
 ) -> Option<Change> {
-    if known.is_some_and(|endpoint| endpoint.disabled.is_some()) {
+    let moved = called.url.is_some() && called.url.as_ref() != known.and_then(|row| row.url.as_ref());
+    if moved || known.is_some_and(|endpoint| endpoint.disabled.is_some()) {
         return None;
     }
     let since = known.and_then(|endpoint| endpoint.failing_since);
@@ -117,6 +145,7 @@ pub struct Directory {
     /// The askers that the present rows are fresh enough for.
     answered: watch::Sender<u64>,
     wanted: Notify,
+    clock: Arc<dyn Clock>,
     /// Nothing but failures for so long disables an endpoint; `None`: nothing but a person or itself does.
     pub disable_after: Option<Duration>,
 }
@@ -125,17 +154,28 @@ pub struct Directory {
 struct Rows {
     /// `None`: they were not read yet.
     known: Option<HashMap<Arc<str>, Arc<Endpoint>>>,
-    noted: BTreeMap<Arc<str>, Noted>,
+    read_at: Boot,
+    noted: BTreeMap<Called, Noted>,
+}
+
+/// A reading of the rows, as it begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    /// Whom its rows will be fresh enough for.
+    pub asked: u64,
+    /// When it began.
+    pub at: Boot,
 }
 
 impl Directory {
     /// One that knows nothing yet.
-    pub fn new(disable_after: Option<Duration>) -> Self {
+    pub fn new(disable_after: Option<Duration>, clock: Arc<dyn Clock>) -> Self {
         Self {
             rows: Mutex::default(),
             asked: AtomicU64::new(0),
             answered: watch::Sender::new(0),
             wanted: Notify::new(),
+            clock,
             disable_after,
         }
     }
@@ -152,9 +192,10 @@ impl Directory {
         all
     }
 
-    /// Whether the rows were ever read.
+    /// Whether the rows were read, and not too long ago to act on them.
     pub fn is_read(&self) -> bool {
-        self.lock().known.is_some()
+        let rows = self.lock();
+        rows.known.is_some() && self.clock.boot() - rows.read_at <= ROWS_VALID
     }
 
     /// Waits for rows that are read from now on: what was written before this was called is among them.
@@ -171,36 +212,54 @@ impl Directory {
         self.wanted.notified().await;
     }
 
-    /// For who reads, before it does: whom the rows will be fresh enough for.
-    pub fn asked(&self) -> u64 {
-        self.asked.load(Ordering::SeqCst)
+    /// For who reads, before it does.
+    pub fn begin_reading(&self) -> Reading {
+        Reading { asked: self.asked.load(Ordering::SeqCst), at: self.clock.boot() }
     }
 
-    /// Puts what was read. `asked` is what [`Self::asked`] said before, or `u64::MAX` where nobody will read again.
-    pub fn put(&self, asked: u64, rows: Vec<Endpoint>) {
-        let rows = rows.into_iter().map(|row| (Arc::clone(&row.name), Arc::new(row))).collect();
-        self.lock().known = Some(rows);
-        self.answered.send_modify(|answered| *answered = asked.max(*answered));
-    }
-
-    /// Notes what a call showed.
-    pub fn note(&self, name: &str, sign: Sign) {
+    /// Puts what `reading` brought.
+    pub fn put(&self, reading: Reading, endpoints: Vec<Endpoint>) {
+        let known = endpoints.into_iter().map(|row| (Arc::clone(&row.name), Arc::new(row))).collect();
         let mut rows = self.lock();
-        let took = sign == Sign::Took;
-        match rows.noted.get_mut(name) {
-            Some(Noted { last: Sign::Gone(_), .. }) => {}
-            Some(noted) => (noted.took, noted.last) = (noted.took || took, sign),
-            None => drop(rows.noted.insert(name.into(), Noted { took, last: sign })),
-        }
+        (rows.known, rows.read_at) = (Some(known), reading.at);
         drop(rows);
-        if !took {
+        self.answered.send_modify(|answered| *answered = reading.asked.max(*answered));
+    }
+
+    /// Puts what was read just now, where nobody will read again: it is fresh enough for whoever asks.
+    pub fn put_once(&self, endpoints: Vec<Endpoint>) {
+        self.put(Reading { asked: u64::MAX, at: self.clock.boot() }, endpoints);
+    }
+
+    /// Notes what a call showed. It is looked at with the next reading; at once only where nothing more may be sent.
+    pub fn note(&self, called: Called, sign: Sign) {
+        let gone = matches!(sign, Sign::Gone(_));
+        let noted = Noted { took: sign == Sign::Took, last: sign };
+        let mut rows = self.lock();
+        let noted = match rows.noted.remove(&called) {
+            Some(earlier) => earlier.then(noted),
+            None => noted,
+        };
+        rows.noted.insert(called, noted);
+        drop(rows);
+        if gone {
             self.wanted.notify_one();
         }
     }
 
     /// Takes what was noted.
-    pub fn take(&self) -> BTreeMap<Arc<str>, Noted> {
+    pub fn take(&self) -> BTreeMap<Called, Noted> {
         std::mem::take(&mut self.lock().noted)
+    }
+
+    /// Notes again, whole, what was taken and could not be written: it was before whatever was noted since.
+    pub fn put_back(&self, called: Called, noted: Noted) {
+        let mut rows = self.lock();
+        let noted = match rows.noted.remove(&called) {
+            Some(later) => noted.then(later),
+            None => noted,
+        };
+        rows.noted.insert(called, noted);
     }
 
     fn lock(&self) -> MutexGuard<'_, Rows> {
@@ -209,67 +268,4 @@ impl Directory {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const DAY: Duration = Duration::from_secs(86_400);
-
-    fn endpoint(failing_since: Option<i64>, disabled: bool) -> Endpoint {
-        let disabled = disabled.then(|| Disabled { since: Timestamp::from_micros(0), reason: String::new() });
-        let failing_since = failing_since.map(Timestamp::from_micros);
-        Endpoint { name: "acme".into(), url: None, secrets: None, disabled, failing_since }
-    }
-
-    fn noted(took: bool, last: Sign) -> Noted {
-        Noted { took, last }
-    }
-
-    #[test]
-    fn only_nothing_but_failures_for_long_or_the_endpoint_itself_disables_it() {
-        let failed = || noted(false, Sign::Failed("HTTP 500".to_owned()));
-        let at = |days: u32| Timestamp::from_micros(0).plus(DAY * days);
-        let of = |since, noted: &Noted, now| change(Some(&endpoint(since, false)), noted, now, Some(5 * DAY));
-        assert_eq!(change(None, &failed(), at(0), Some(5 * DAY)), Some(Change::Fails));
-        assert_eq!(of(Some(0), &failed(), at(4)), None);
-        assert!(
-            matches!(of(Some(0), &failed(), at(5)), Some(Change::Disable(why)) if why.contains("HTTP 500"))
-        );
-        assert_eq!(change(Some(&endpoint(Some(0), false)), &failed(), at(500), None), None);
-        // One success in between, and all begins anew.
-        let mixed = noted(true, Sign::Failed(String::new()));
-        assert_eq!(of(Some(0), &mixed, at(5)), Some(Change::Works));
-        assert_eq!(of(Some(0), &noted(true, Sign::Took), at(5)), Some(Change::Works));
-        assert_eq!(of(None, &noted(true, Sign::Took), at(5)), None);
-        let gone = noted(true, Sign::Gone("HTTP 410".to_owned()));
-        assert_eq!(of(None, &gone, at(0)), Some(Change::Disable("HTTP 410".to_owned())));
-        assert_eq!(change(Some(&endpoint(None, true)), &gone, at(0), None), None, "it is disabled already");
-    }
-
-    #[test]
-    fn a_success_after_it_said_gone_does_not_hide_that_it_said_so() {
-        let directory = Directory::new(None);
-        directory.note("acme", Sign::Gone("HTTP 410".to_owned()));
-        directory.note("acme", Sign::Took);
-        assert_eq!(directory.take()["acme"].last, Sign::Gone("HTTP 410".to_owned()));
-        assert!(directory.take().is_empty(), "taken once");
-    }
-
-    #[tokio::test]
-    async fn who_wants_fresh_rows_gets_none_whose_reading_had_begun_before() {
-        let directory = Arc::new(Directory::new(None));
-        let before = directory.asked();
-        let asking = tokio::task::LocalSet::new();
-        let shared = Arc::clone(&directory);
-        let waiter = asking.spawn_local(async move { shared.fresh().await });
-        asking
-            .run_until(async {
-                directory.wanted().await;
-                directory.put(before, vec![]);
-                assert!(!waiter.is_finished(), "these rows are older than the question");
-                directory.put(directory.asked(), vec![endpoint(None, false)]);
-                waiter.await.unwrap();
-            })
-            .await;
-        assert!(directory.find("acme").is_some() && directory.find("other").is_none());
-    }
-}
+mod tests;

@@ -50,6 +50,7 @@ pub(super) async fn run(shared: &Shared, mut holding: Holding, stop: &Stop) -> O
     let serving = &shared.served[&holding.claim.effect.downstream].served;
     let Some(terms) = serving.terms_of(holding.claim.effect.operation.as_deref()) else {
         let outcome = unknown_operation(&holding.claim);
+        spare(shared, &holding);
         return Some(decided(shared, holding, serving.terms.clone(), outcome, None));
     };
     budget::pass(shared, serving, &mut holding).await;
@@ -61,6 +62,14 @@ pub(super) async fn run(shared: &Shared, mut holding: Holding, stop: &Stop) -> O
     settling
 }
 
+/// A call that a rate granted and that was not made is somebody else's: what is put off must not spend what the others wait for.
+fn spare(shared: &Shared, holding: &Holding) {
+    let downstream = &holding.claim.effect.downstream;
+    if shared.served[downstream].served.rate.is_some() {
+        shared.budgets.spare(downstream);
+    }
+}
+
 async fn tried(
     shared: &Shared,
     serving: &Served,
@@ -70,7 +79,7 @@ async fn tried(
 ) -> Option<Settling> {
     let now = holding.base.now(&*shared.clock);
     if let Some(decision) = must_not_send(&holding.claim, terms, now) {
-        return Some(Settling::unstarted(holding, Next::Decided(decision), None));
+        return Some(unstarted(shared, holding, Next::Decided(decision), None));
     }
     let _place = match place(shared, serving, &holding) {
         Ok(place) => place,
@@ -79,7 +88,7 @@ async fn tried(
     let started = now;
     match call(shared, serving, terms, &holding, stop).await {
         Called::Outcome(outcome) => Some(answered(shared, holding, terms.clone(), outcome, started).await),
-        Called::NotBegun(Closed::Stopping) => Some(Settling::unstarted(holding, Next::GiveBack, None)),
+        Called::NotBegun(Closed::Stopping) => Some(unstarted(shared, holding, Next::GiveBack, None)),
         Called::NotBegun(Closed::Held) => Some(held_back(shared, holding, terms)),
         Called::NotBegun(Closed::TooLate) => Some(too_late(shared, holding, terms)),
         Called::Abandoned => {
@@ -89,6 +98,11 @@ async fn tried(
             None
         }
     }
+}
+
+fn unstarted(shared: &Shared, holding: Holding, next: Next, sweep_at: Option<Timestamp>) -> Settling {
+    spare(shared, &holding);
+    Settling::unstarted(holding, next, sweep_at)
 }
 
 /// A place among the calls to the endpoint that the effect goes to, where there is one; else by how much it is put off.
@@ -106,7 +120,7 @@ fn put_off(shared: &Shared, holding: Holding, terms: &Terms, wait: Duration) -> 
     let history = &holding.claim.history;
     let next = held_by::held(terms, history, (now, Some(until)), Whose::Effect);
     let sweep_at = super::settle::sweep_at(&terms.contract, terms.timeout, history, history.uncertain);
-    Settling::unstarted(holding, next, sweep_at)
+    unstarted(shared, holding, next, sweep_at)
 }
 
 /// Asked with the claim in hand: what the claim statement cannot know.
@@ -124,7 +138,7 @@ fn must_not_send(claim: &Claim, terms: &Terms, now: Timestamp) -> Option<Decisio
 fn too_late(shared: &Shared, holding: Holding, terms: &Terms) -> Settling {
     let now = holding.base.now(&*shared.clock);
     let next = must_not_send(&holding.claim, terms, now).map_or(Next::GiveBack, Next::Decided);
-    Settling::unstarted(holding, next, None)
+    unstarted(shared, holding, next, None)
 }
 
 /// The downstream is paused, or its origin wants to be left alone: nothing was sent.
@@ -135,7 +149,7 @@ fn held_back(shared: &Shared, holding: Holding, terms: &Terms) -> Settling {
     let next = must_not_send(&holding.claim, terms, now)
         .map_or_else(|| held_by::held(terms, history, (now, until), holding.pass.whose), Next::Decided);
     let sweep_at = super::settle::sweep_at(&terms.contract, terms.timeout, history, history.uncertain);
-    Settling::unstarted(holding, next, sweep_at)
+    unstarted(shared, holding, next, sweep_at)
 }
 
 /// The fleet hears what the call showed; then it is decided upon.
@@ -146,6 +160,9 @@ async fn answered(
     outcome: Outcome,
     started: Timestamp,
 ) -> Settling {
+    if outcome.phase == Phase::Render {
+        spare(shared, &holding);
+    }
     shared.budgets.observe(&holding.pass, &outcome, terms.policy.max_pause, shared.clock.boot());
     if outcome.refuses_us {
         budget::pause_refused(shared, &holding.claim.effect.downstream, &outcome.reason).await;

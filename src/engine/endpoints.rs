@@ -9,15 +9,14 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{Outages, Shared};
 use crate::{
     clock::Timestamp,
-    downstream::endpoint::{Change, Directory, change},
+    downstream::endpoint::{Called, Change, Directory, change},
     error::StoreError,
-    verb::Actor,
 };
 
 /// How old the copy may become.
 const READ_EVERY: Duration = Duration::from_secs(1);
-/// However many ask for fresh rows, they are read no more often than this.
-const READ_PAUSE: Duration = Duration::from_millis(50);
+/// However many ask for fresh rows, two readings begin no closer to each other than this: the later askers share one.
+const READ_APART: Duration = Duration::from_millis(250);
 
 /// The tasks that read and write, one for each downstream that has endpoints.
 pub(super) struct Reading {
@@ -52,12 +51,14 @@ impl Reading {
 async fn run(shared: Arc<Shared>, name: Arc<str>, end: CancellationToken) {
     let Some(directory) = shared.served[&name].served.downstream.directory() else { return };
     let mut outages = Outages::default();
+    let mut began = shared.clock.boot();
     while !end.is_cancelled() {
         tokio::select! {
-            () = directory.wanted() => tokio::time::sleep(READ_PAUSE).await,
+            () = early(directory, shared.clock.boot() - began) => {}
             () = tokio::time::sleep(READ_EVERY) => {}
             () = end.cancelled() => {}
         }
+        began = shared.clock.boot();
         match look(&shared, &name, directory).await {
             Ok(()) => outages.over(),
             Err(error) => {
@@ -71,6 +72,15 @@ async fn run(shared: Arc<Shared>, name: Arc<str>, end: CancellationToken) {
     }
 }
 
+/// Until somebody wants fresh rows and the last reading, which began so long ago, is far enough away.
+async fn early(directory: &Directory, since: Duration) {
+    let apart = READ_APART.saturating_sub(since);
+    if !apart.is_zero() {
+        tokio::time::sleep(apart).await;
+    }
+    directory.wanted().await;
+}
+
 /// Reads, writes what follows from what was noted, and reads what that made of it.
 async fn look(shared: &Shared, name: &Arc<str>, directory: &Directory) -> Result<(), StoreError> {
     let now = read(shared, name, directory).await?;
@@ -81,13 +91,13 @@ async fn look(shared: &Shared, name: &Arc<str>, directory: &Directory) -> Result
 }
 
 async fn read(shared: &Shared, name: &str, directory: &Directory) -> Result<Timestamp, StoreError> {
-    let asked = directory.asked();
+    let reading = directory.begin_reading();
     let (now, rows) = shared.store.endpoints(name).await?;
-    directory.put(asked, rows);
+    directory.put(reading, rows);
     Ok(now)
 }
 
-/// Whether anything was written. What could not be is noted again.
+/// Whether anything was written. What could not be is noted again, whole.
 async fn write(
     shared: &Shared,
     downstream: &Arc<str>,
@@ -95,13 +105,14 @@ async fn write(
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     let (mut written, mut failed) = (false, None);
-    for (name, noted) in directory.take() {
-        let known = directory.find(&name);
-        let Some(change) = change(known.as_deref(), &noted, now, directory.disable_after) else { continue };
-        match apply(shared, downstream, &name, change).await {
+    for (called, noted) in directory.take() {
+        let known = directory.find(&called.name);
+        let change = change(known.as_deref(), (&called, &noted), now, directory.disable_after);
+        let Some(change) = change else { continue };
+        match apply(shared, downstream, &called, &change).await {
             Ok(()) => written = true,
             Err(error) => {
-                directory.note(&name, noted.last);
+                directory.put_back(called, noted);
                 failed = Some(error);
             }
         }
@@ -109,16 +120,36 @@ async fn write(
     failed.map_or(Ok(written), Err)
 }
 
-async fn apply(shared: &Shared, downstream: &Arc<str>, name: &str, change: Change) -> Result<(), StoreError> {
-    let reason = match change {
-        Change::Fails => return shared.store.note_endpoint(downstream, name, true).await,
-        Change::Works => return shared.store.note_endpoint(downstream, name, false).await,
-        Change::Disable(reason) => reason,
-    };
-    let actor = Actor { who: shared.config.worker.to_string(), reason: None };
-    if shared.store.switch_endpoint(downstream, name, Some(&reason), &actor).await? {
-        tracing::error!(%downstream, endpoint = name, reason,
+async fn apply(
+    shared: &Shared,
+    downstream: &Arc<str>,
+    called: &Called,
+    change: &Change,
+) -> Result<(), StoreError> {
+    let written = shared.store.note_endpoint(downstream, called, change, &shared.config.worker).await?;
+    if let (Change::Disable(reason), true) = (change, written) {
+        tracing::error!(%downstream, endpoint = &*called.name, reason,
             "the endpoint is disabled: what is due there fails, unsent; enable it with `aftercommit endpoints enable`, then retry");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::clock::SystemClock;
+
+    #[tokio::test]
+    async fn however_many_ask_the_rows_are_not_read_again_right_after_they_were() {
+        let directory = Directory::new(None, Arc::new(SystemClock));
+        assert!(early(&directory, READ_APART).now_or_never().is_none(), "nobody asked");
+        for _ in 0..3 {
+            assert!(directory.fresh().now_or_never().is_none());
+        }
+        assert!(early(&directory, Duration::ZERO).now_or_never().is_none(), "they were read just now");
+        assert!(early(&directory, READ_APART).now_or_never().is_some());
+        assert!(early(&directory, READ_APART).now_or_never().is_none(), "all askers share one reading");
+    }
 }

@@ -81,6 +81,8 @@ struct Local {
     refusals: BTreeMap<Arc<str>, String>,
     /// How many of them were written: a copy that was read before one was is too old.
     refusals_written: u64,
+    /// Calls that rates granted and nobody made, by downstream.
+    unmade: BTreeMap<Arc<str>, u32>,
 }
 
 /// An origin in trouble, on this machine's clock.
@@ -169,6 +171,17 @@ impl Budgets {
         let report = Report { origin, sign: Sign::TrialEnded, pause: None, reason: String::new() };
         self.lock().reports.push(report);
         self.found.notify_one();
+    }
+
+    /// A call of `downstream` that its rate granted was not made.
+    pub(super) fn spare(&self, downstream: &Arc<str>) {
+        *self.lock().unmade.entry(Arc::clone(downstream)).or_default() += 1;
+        self.found.notify_one();
+    }
+
+    /// Takes the calls that were granted and not made.
+    pub(super) fn take_unmade(&self) -> BTreeMap<Arc<str>, u32> {
+        std::mem::take(&mut self.lock().unmade)
     }
 
     /// Nothing more of this downstream: its credentials were refused.

@@ -9,7 +9,10 @@ use std::{
 use aftercommit::{
     EffectId,
     clock::Timestamp,
-    downstream::{Rate, endpoint::Endpoint},
+    downstream::{
+        Rate,
+        endpoint::{Called, Change, Endpoint},
+    },
     error::StoreError,
     store::{
         Batch, Budget, Claim, Database, DueProbe, Endpoints, Expired, Granted, Holds, Late, LateAnswer,
@@ -203,8 +206,14 @@ impl Endpoints for FaultyStore {
         self.inner.endpoints(downstream).await
     }
 
-    async fn note_endpoint(&self, downstream: &str, name: &str, fails: bool) -> Result<(), StoreError> {
-        self.inner.note_endpoint(downstream, name, fails).await
+    async fn note_endpoint(
+        &self,
+        downstream: &str,
+        called: &Called,
+        change: &Change,
+        worker: &str,
+    ) -> Result<bool, StoreError> {
+        self.inner.note_endpoint(downstream, called, change, worker).await
     }
 
     async fn switch_endpoint(

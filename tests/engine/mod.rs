@@ -15,6 +15,7 @@ mod probes;
 mod profiles;
 mod retention;
 mod shutdown;
+mod spared;
 
 use std::{sync::Arc, time::Duration};
 

@@ -245,7 +245,7 @@ async fn test(context: &Context, args: &Test) -> anyhow::Result<Exit> {
     let (now, rows) = store.endpoints(downstream).await?;
     // Whoever tests one that is disabled wants to know whether to enable it.
     let rows = rows.into_iter().map(|row| Endpoint { disabled: None, ..row }).collect();
-    directory.put(u64::MAX, rows);
+    directory.put_once(rows);
     let key = format!("{}test_{}", served.key_prefix, IdempotencyKey::random());
     let effect = Effect {
         id: EffectId::new(0),

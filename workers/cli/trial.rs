@@ -53,7 +53,7 @@ pub(super) async fn run(context: &Context, args: &TestArgs) -> anyhow::Result<Ex
     };
     if let Some(directory) = served.downstream.directory() {
         let (_seen, rows) = context.open().await?.endpoints(&args.name).await?;
-        directory.put(u64::MAX, rows);
+        directory.put_once(rows);
     }
     let Some(payload) = &args.send else {
         let checks = served.downstream.check(LOOK).await;

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use aftercommit::{
+    clock::SystemClock,
     contract::Dedupe,
     downstream::{Downstream, endpoint::Directory},
 };
@@ -68,6 +69,16 @@ pub(super) enum Written {
     Secret(SecretRef),
 }
 
+impl Written {
+    /// What stands for it in the pinned request: a URL that is a secret is its reference, as everywhere.
+    fn pinned(&self) -> String {
+        match self {
+            Self::Plain(url) => format!("at {url}"),
+            Self::Secret(reference) => format!("by {reference}"),
+        }
+    }
+}
+
 /// A URL may hold tokens: it never prints.
 impl fmt::Debug for Fixed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -82,10 +93,12 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
         return Err(section
             .error("key_prefix", "must not hold a \".\": it stands in webhook-id, where a dot ends it"));
     }
-    let default = call(section, source.default)?;
+    let secrets_from = secrets_from(section)?;
+    let may_move = !secrets_from.is_empty();
+    let default = call(section, source.default, may_move)?;
     let mut operations = BTreeMap::new();
     for (name, section, operation) in source.operations {
-        operations.insert(name.clone(), call(section, operation)?);
+        operations.insert(name.clone(), call(section, operation, may_move)?);
     }
     let guard = section.child("egress")?;
     if guard.has("auth_origins") {
@@ -105,7 +118,7 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
         envelope: Envelope::read(section)?,
         endpoints: endpoints(section, &egress)?,
         egress,
-        secrets_from: secrets_from(section)?,
+        secrets_from,
         max_response,
         endpoint_concurrency,
         disable_after: (!disable_after.is_zero()).then_some(disable_after),
@@ -116,11 +129,17 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
     Ok(Arc::new(webhook))
 }
 
-fn call(section: &Section<'_>, operation: &Operation) -> Result<Call, ConfigError> {
+fn call(section: &Section<'_>, operation: &Operation, may_move: bool) -> Result<Call, ConfigError> {
     if operation.contract.dedupe == Dedupe::Lookup {
         return Err(
             section.error("contract", "a webhook cannot be asked: dedupe must be \"none\" or \"key\"")
         );
+    }
+    if operation.contract.dedupe == Dedupe::Key && may_move {
+        return Err(section.error(
+            "contract",
+            "dedupe = \"key\" does not go with secrets_from: an endpoint of the database may move to a receiver that never saw the key; write dedupe = \"none\" with on_unknown = \"retry\" or \"hold\", or keep these endpoints in the configuration",
+        ));
     }
     let ours = |name: &String| {
         name.eq_ignore_ascii_case("webhook-id") || name.eq_ignore_ascii_case("idempotency-key")
@@ -243,8 +262,9 @@ impl Configured for Webhook {
         Ok(None)
     }
 
-    /// Without the endpoints: which one is the effect's own word, and where it is may change while an effect waits, as its owner
-    /// moves it. Signatures are excepted from the pin anyway.
+    /// With every endpoint of the configuration, where it is and what headers it gets: what may have reached one place must not be
+    /// sent again to another. Those of the database are not in it, as their owners move them while effects wait: for them the
+    /// configuration admits no contract that leans on what a receiver has seen. Signatures are excepted anyway.
     fn request_sha256(&self, _operation: Option<&str>) -> [u8; 32] {
         let mut hash = Sha256::new();
         // Each part with its length in front, so that no two configurations share their bytes.
@@ -255,9 +275,17 @@ impl Configured for Webhook {
         part("webhook");
         part(&RENDERER_VERSION.to_string());
         part(&self.key_prefix);
-        for (name, value) in &self.headers {
-            part(name);
-            part(value);
+        let mut headers = |headers: &BTreeMap<String, String>| {
+            part(&headers.len().to_string());
+            for (name, value) in headers {
+                part(name);
+                part(value);
+            }
+        };
+        headers(&self.headers);
+        for (name, fixed) in &self.endpoints {
+            headers(&BTreeMap::from([(name.clone(), fixed.url.pinned())]));
+            headers(&fixed.headers);
         }
         if let Some(envelope) = &self.envelope {
             part(&envelope.pinned());
@@ -288,7 +316,7 @@ impl Configured for Webhook {
         let calls = std::iter::once(&self.default).chain(self.operations.values());
         let fastest = calls.map(|call| call.timeout).min().unwrap_or(self.default.timeout);
         let builder = http::builder(true, fastest, self.concurrency);
-        let directory = Directory::new(self.disable_after);
+        let directory = Directory::new(self.disable_after, Arc::new(SystemClock));
         let built = WebhookDownstream::build(self, secrets, builder, (directory, Arc::new(SystemNames)));
         Ok(Arc::new(built.map_err(|problem| ("egress".to_owned(), problem))?))
     }

@@ -18,7 +18,7 @@ use aftercommit::{
     clock::{Clock, SystemClock},
     downstream::{
         Attempt, Downstream,
-        endpoint::{Directory, Disabled, Sign},
+        endpoint::{Called, Directory, Disabled, Sign},
     },
     effect::Effect,
     outcome::{Finding, Outcome, Phase, Verdict},
@@ -231,7 +231,8 @@ impl WebhookDownstream {
         };
         let mut outcome = exchange.make(client, rendered).await;
         ready.veil.cover(&mut outcome.reason, outcome.response.as_mut());
-        self.directory.note(name, sign_of(&outcome));
+        let called = Called { name: name.into(), url: ready.row_url.clone() };
+        self.directory.note(called, sign_of(&outcome));
         outcome
     }
 }

@@ -16,6 +16,8 @@ use crate::{
 /// An endpoint, ready to be called once.
 pub(super) struct Ready {
     pub(super) url: Url,
+    /// The URL of its row, as it is written there; `None` where it stands in the configuration.
+    pub(super) row_url: Option<String>,
     pub(super) keys: Vec<Key>,
     /// Its secrets, and what its URL holds beside the host.
     pub(super) veil: Veil,
@@ -100,7 +102,11 @@ impl Described<'_> {
             hidden.extend(text.split_once('_').map(|(_prefix, encoded)| encoded.to_owned()));
             hidden.push(text);
         }
-        Ok(Ready { url, keys, veil: Veil::new(hidden) })
+        let row_url = match self {
+            Self::Fixed(_) => None,
+            Self::Kept(row, _) => row.url.clone(),
+        };
+        Ok(Ready { url, row_url, keys, veil: Veil::new(hidden) })
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     clock::Timestamp,
-    downstream::endpoint::{Disabled, Endpoint},
+    downstream::endpoint::{Called, Change, Disabled, Endpoint},
     error::StoreError,
     store::Endpoints,
     verb::Actor,
@@ -41,10 +41,26 @@ impl Endpoints for PgStore {
         Ok((now, endpoints))
     }
 
-    async fn note_endpoint(&self, downstream: &str, name: &str, fails: bool) -> Result<(), StoreError> {
-        let note =
-            sql("SELECT aftercommit.note_endpoint($1, $2, $3)").bind(downstream).bind(name).bind(fails);
-        self.execute(note).await.map(drop).map_err(StoreError::during("noting how an endpoint fares"))
+    async fn note_endpoint(
+        &self,
+        downstream: &str,
+        called: &Called,
+        change: &Change,
+        worker: &str,
+    ) -> Result<bool, StoreError> {
+        let (fails, disable) = match change {
+            Change::Fails => (true, None),
+            Change::Works => (false, None),
+            Change::Disable(reason) => (true, Some(sentence(reason))),
+        };
+        let note = sql("SELECT aftercommit.note_endpoint($1, $2, $3, $4, $5, $6)")
+            .bind(downstream)
+            .bind(&*called.name)
+            .bind(called.url.as_deref())
+            .bind(fails)
+            .bind(disable)
+            .bind(sentence(worker));
+        self.scalar(note).await.map_err(StoreError::during("noting how an endpoint fares"))
     }
 
     async fn switch_endpoint(

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use aftercommit::{
     EffectId,
     clock::SystemClock,
+    downstream::endpoint::{Called, Change},
     engine::{Config, Engine},
     state::State,
     store::Store,
@@ -15,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 use super::{NEXT, Receiver, SECRET, header, hooks};
 use crate::{
     engine::{PATIENCE, Running, config, reaches},
-    support::{TestDatabase, eventually, on_every_database},
+    support::{Engine as Kind, TestDatabase, eventually, on_every_database},
 };
 
 on_every_database!(
@@ -25,6 +26,9 @@ on_every_database!(
     a_row_that_changes_is_seen_by_a_running_worker,
     a_slow_endpoint_leaves_the_slots_to_the_others,
     a_switch_by_hand_is_audited_and_happens_once,
+    a_late_word_of_the_place_before_changes_nothing_at_the_one_after,
+    what_an_endpoint_showed_is_written_only_where_its_row_still_has_the_url,
+    another_url_enables_what_disabled_itself_and_never_what_a_person_did,
 );
 
 fn worker(db: &TestDatabase, toml: &str, receivers: &[&Receiver]) -> Running {
@@ -227,4 +231,98 @@ async fn a_switch_by_hand_is_audited_and_happens_once(db: &TestDatabase) {
     let audit = db.store.audit(None, 10).await.expect("the audit");
     let verbs: Vec<_> = audit.iter().map(|row| row.verb.as_str()).collect();
     assert_eq!(verbs, ["enable_endpoint", "disable_endpoint"]);
+}
+
+async fn a_late_word_of_the_place_before_changes_nothing_at_the_one_after(db: &TestDatabase) {
+    let (old, new) = (Receiver::start(410).await, Receiver::start(204).await);
+    old.hang();
+    put(db, "acme", &old.url, "env:HOOK_ACME").await;
+    put(db, "dropped", &old.url, "env:HOOK_ACME").await;
+    let worker = worker(db, "", &[&old, &new]);
+    let late = [effect(db, "k-1", "acme").await, effect(db, "k-2", "dropped").await];
+    eventually(PATIENCE, "the old place was called", async || (old.seen() == 2).then_some(())).await;
+    put(db, "acme", &new.url, "env:HOOK_ACME").await;
+    db.sql.execute("DELETE FROM aftercommit.endpoints WHERE name = 'dropped'").await;
+    // An unknown name has the rows read again.
+    reaches(db, effect(db, "k-3", "nobody").await, State::Failed).await;
+    old.permits.add_permits(1000);
+    for id in late {
+        reaches(db, id, State::Failed).await;
+    }
+    reaches(db, effect(db, "k-4", "acme").await, State::Succeeded).await;
+    worker.drain().await;
+    assert!(!disabled(db).await, "the old place spoke for itself");
+    let (_now, rows) = db.store.endpoints("hooks").await.expect("readable");
+    assert_eq!(
+        rows.iter().map(|row| &*row.name).collect::<Vec<_>>(),
+        ["acme"],
+        "no ghost of what was dropped"
+    );
+}
+
+/// Notes what the endpoint `acme` showed at `url`.
+async fn note(db: &TestDatabase, url: Option<&str>, change: Change) -> bool {
+    let called = Called { name: "acme".into(), url: url.map(str::to_owned) };
+    db.store.note_endpoint("hooks", &called, &change, "w").await.expect("it is noted")
+}
+
+fn gone() -> Change {
+    Change::Disable("HTTP 410".to_owned())
+}
+
+async fn what_an_endpoint_showed_is_written_only_where_its_row_still_has_the_url(db: &TestDatabase) {
+    const URL: &str = "https://acme.example/a";
+    for change in [Change::Fails, Change::Works, gone()] {
+        assert!(!note(db, Some(URL), change).await, "its row is gone");
+    }
+    assert!(db.store.endpoints("hooks").await.expect("readable").1.is_empty());
+    put(db, "acme", URL, "env:HOOK_ACME").await;
+    for change in [Change::Fails, Change::Works, gone()] {
+        assert!(!note(db, Some("https://acme.example/before"), change).await, "its row has another URL");
+    }
+    assert!(!note(db, Some(URL), Change::Works).await, "it did not fail");
+    assert!(note(db, Some(URL), Change::Fails).await && !note(db, Some(URL), Change::Fails).await);
+    assert!(note(db, Some(URL), Change::Works).await);
+    assert!(note(db, Some(URL), gone()).await && !note(db, Some(URL), gone()).await);
+    assert!(disabled(db).await);
+    let audit = db.store.audit(None, 10).await.expect("the audit");
+    let rows: Vec<_> = audit.iter().map(|row| (row.verb.as_str(), row.who.as_str())).collect();
+    assert_eq!(rows, [("disable_endpoint", "w")]);
+    // One of the configuration has a row for its state alone.
+    db.sql.execute("DELETE FROM aftercommit.endpoints").await;
+    assert!(!note(db, None, Change::Works).await && note(db, None, gone()).await);
+    assert!(disabled(db).await);
+}
+
+/// As an application moves an endpoint.
+async fn move_to(db: &TestDatabase, url: &str) {
+    match db.engine {
+        Kind::Postgres => {
+            let put = format!("SELECT aftercommit.put_endpoint('hooks', 'acme', '{url}', 'env:HOOK_ACME')");
+            db.sql.execute(&put).await;
+        }
+        Kind::Sqlite => put(db, "acme", url, "env:HOOK_ACME").await,
+    }
+}
+
+async fn another_url_enables_what_disabled_itself_and_never_what_a_person_did(db: &TestDatabase) {
+    let (a, b) = ("https://acme.example/a", "https://acme.example/b");
+    let actor = Actor { who: "ops".to_owned(), reason: Some("they left".to_owned()) };
+    let failing = async || db.store.endpoints("hooks").await.expect("readable").1[0].failing_since.is_some();
+    move_to(db, a).await;
+    assert!(note(db, Some(a), Change::Fails).await && note(db, Some(a), gone()).await);
+    move_to(db, a).await;
+    assert!(disabled(db).await && failing().await, "the same place is not another one");
+    move_to(db, b).await;
+    assert!(!disabled(db).await && !failing().await);
+    assert!(db.store.switch_endpoint("hooks", "acme", Some("they left"), &actor).await.expect("switched"));
+    move_to(db, a).await;
+    assert!(disabled(db).await, "only a person takes back what a person did");
+    assert!(db.store.switch_endpoint("hooks", "acme", None, &actor).await.expect("switched"));
+    // Nor does it enable an endpoint of the configuration, which it does not move.
+    db.sql.execute("DELETE FROM aftercommit.endpoints").await;
+    assert!(note(db, None, gone()).await);
+    move_to(db, a).await;
+    move_to(db, b).await;
+    assert!(disabled(db).await);
 }

@@ -108,7 +108,7 @@ fn acme(receiver: &Receiver, secrets: &str) -> Served {
          [downstream.hooks.endpoints.acme]\nurl = \"{}/in\"\n{secrets}",
         receiver.port, receiver.url
     ));
-    served.downstream.directory().expect("it has endpoints").put(u64::MAX, vec![]);
+    served.downstream.directory().expect("it has endpoints").put_once(vec![]);
     served
 }
 

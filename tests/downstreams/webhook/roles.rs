@@ -18,7 +18,7 @@ async fn an_application_keeps_endpoints_only_where_it_was_let(db: &TestDatabase)
         put("https://a.example/x"),
         "SELECT aftercommit.drop_endpoint('hooks', 'acme')".to_owned(),
         "SELECT aftercommit.switch_endpoint('hooks', 'acme', NULL, 'me', 'mine')".to_owned(),
-        "SELECT aftercommit.note_endpoint('hooks', 'acme', true)".to_owned(),
+        "SELECT aftercommit.note_endpoint('hooks', 'acme', NULL, true, NULL, 'me')".to_owned(),
         "SELECT * FROM aftercommit.endpoints".to_owned(),
         "INSERT INTO aftercommit.endpoints (downstream, name, url, secrets) VALUES ('hooks', 'a', 'https://a', 'env:A')".to_owned(),
     ] {
@@ -42,7 +42,9 @@ async fn an_application_keeps_endpoints_only_where_it_was_let(db: &TestDatabase)
         let (_now, rows) = db.store.endpoints("hooks").await.expect("readable");
         rows[0].disabled.is_some()
     };
-    db.sql.execute("SELECT aftercommit.switch_endpoint('hooks', 'acme', 'HTTP 410', 'w', NULL)").await;
+    let gone =
+        "SELECT aftercommit.note_endpoint('hooks', 'acme', 'https://a.example/x', true, 'HTTP 410', 'w')";
+    db.sql.execute(gone).await;
     on_session(&mut session, &put("https://a.example/x")).await.expect("it was let");
     assert!(disabled().await, "the same place is not another one");
     on_session(&mut session, &put("https://a.example/y")).await.expect("it was let");
@@ -50,6 +52,7 @@ async fn an_application_keeps_endpoints_only_where_it_was_let(db: &TestDatabase)
     on_session(&mut session, "SELECT aftercommit.drop_endpoint('hooks', 'acme')").await.expect("it was let");
     assert!(db.store.endpoints("hooks").await.expect("readable").1.is_empty());
     let audit = db.store.audit(None, 10).await.expect("the audit");
+    assert_eq!(audit[1].reason.as_deref(), Some("acme: enabled again; it was disabled: HTTP 410"));
     let rows: Vec<_> = audit.iter().map(|row| (row.verb.as_str(), row.who.as_str())).collect();
     let name_of = |verb| (verb, name.as_str());
     assert_eq!(

@@ -1,7 +1,13 @@
 //! One effect is one signed request to one endpoint, or none; and what it showed of the endpoint is noted.
 
+use std::time::Duration;
+
 use aftercommit::{
-    downstream::{Closed, endpoint::Sign},
+    clock::Boot,
+    downstream::{
+        Attempt, Closed,
+        endpoint::{Reading, Sign},
+    },
     effect::Effect,
     outcome::{About, Finding, Outcome, Phase},
 };
@@ -21,7 +27,8 @@ fn header<'a>(request: &'a str, name: &str) -> &'a str {
 }
 
 fn noted(served: &aftercommit::downstream::Served, name: &str) -> Option<Sign> {
-    served.downstream.directory().unwrap().take().remove(name).map(|noted| noted.last)
+    let noted = served.downstream.directory().unwrap().take();
+    noted.into_iter().find(|(called, _)| &*called.name == name).map(|(_, noted)| noted.last)
 }
 
 #[track_caller]
@@ -216,4 +223,23 @@ async fn an_endpoint_reaches_nothing_inside_whoever_wrote_it() {
         assert!(noted(&served, "acme").is_none(), "{host}");
     }
     assert!(trap.seen.requests().is_empty());
+}
+
+#[tokio::test]
+async fn rows_that_were_read_long_ago_send_nothing_until_they_are_read_again() {
+    let server = Server::answering(answer(204, "", "")).await;
+    let served = with_acme(&server.url, "");
+    let directory = served.downstream.directory().unwrap();
+    directory.put(Reading { asked: 0, at: Boot::default() }, vec![]);
+    let short = Attempt { timeout: Duration::from_millis(20), ..attempt(effect(), Ok(())) };
+    let outcome = served.downstream.deliver(&short).await;
+    assert_eq!((outcome.finding, outcome.phase), (Finding::NotApplied, Phase::Render), "{outcome:?}");
+    assert!(outcome.reason.contains("could not be read"), "{}", outcome.reason);
+    assert!(server.seen.requests().is_empty());
+    let reading = async {
+        directory.wanted().await;
+        directory.put(directory.begin_reading(), vec![]);
+    };
+    let (outcome, ()) = tokio::join!(deliver(&served, effect()), reading);
+    assert_eq!(outcome.finding, Finding::Applied, "{}", outcome.reason);
 }

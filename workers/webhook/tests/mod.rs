@@ -74,7 +74,7 @@ fn served(toml: &str) -> Served {
 
 /// The rows of the database, as the engine would put them.
 fn rows(served: &Served, rows: Vec<Endpoint>) {
-    served.downstream.directory().unwrap().put(u64::MAX, rows);
+    served.downstream.directory().unwrap().put_once(rows);
 }
 
 /// A downstream with the endpoint `acme` at `url`, and whatever else `toml` says.

@@ -38,11 +38,38 @@ fn what_cannot_be_a_webhook_is_refused_and_named() {
         ("secrets_from = [\"PGPASSWORD\"]\n".to_owned(), "secrets_from"),
         ("contract = { key_in = \"body:/id\" }\n".to_owned(), "webhook-id"),
         ("egress = { auth_origins = [] }\n".to_owned(), "auth_origins"),
+        (
+            "secrets_from = [\"env:HOOK_\"]\ncontract = { dedupe = \"key\", window = \"1d\" }\n".to_owned(),
+            "does not go with secrets_from",
+        ),
+        (
+            "secrets_from = [\"env:HOOK_\"]\n[downstream.hooks.operations.paid]\ncontract = { dedupe = \"key\", window = \"1d\" }\n"
+                .to_owned(),
+            "does not go with secrets_from",
+        ),
         ("auth = { bearer = { env = \"X\" } }\n".to_owned(), "auth"),
     ] {
         let problem = load(&toml).expect_err(&toml).to_string();
         assert!(problem.contains(wanted), "{toml}: {problem}");
     }
+}
+
+/// IDEMP-OUT: what may have reached one receiver is never sent to another under the same key.
+#[test]
+fn where_an_endpoint_of_the_configuration_is_and_its_headers_are_part_of_the_pinned_request() {
+    let key = "contract = { dedupe = \"key\", window = \"1d\" }\n";
+    let pinned = |rest: &str| served(&format!("{key}{ACME}{SIGNED}{rest}")).terms.request_sha256;
+    let all = [
+        "url = \"https://hooks.example.com/x\"\n",
+        "url = \"https://hooks.example.com/y\"\n",
+        "url = { env = \"HOOK_ACME\" }\n",
+        "url = \"https://hooks.example.com/x\"\nheaders = { X-A = \"1\" }\n",
+        "url = \"https://hooks.example.com/x\"\nheaders = { X-A = \"2\" }\n",
+        "url = \"https://hooks.example.com/x\"\n[downstream.hooks.endpoints.b]\nurl = \"https://b.example.com/\"\nsecret = { env = \"HOOK_ACME\" }\n",
+    ];
+    let different: std::collections::BTreeSet<_> = all.iter().map(|rest| pinned(rest)).collect();
+    assert_eq!(different.len(), all.len());
+    assert_eq!(pinned(all[0]), pinned(&format!("{}secret_next = {{ env = \"HOOK_NEXT\" }}\n", all[0])));
 }
 
 /// HTTP-07.
