@@ -11,7 +11,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::{PATIENCE, at, attempt, begin, begin_within, broker::Broker, deliver, gated, shows, within};
 
-pub(super) const SOON: Duration = Duration::from_millis(600);
+const SOON: Duration = Duration::from_millis(600);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_written_when_the_connection_broke_is_unknown_and_the_next_attempt_connects_anew() {
