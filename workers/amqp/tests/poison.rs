@@ -71,7 +71,8 @@ async fn hold(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_closed_a_channel_puts_its_neighbours_in_doubt_once() {
     let (held, mut is_held) = mpsc::unbounded_channel();
-    let downstream = at(&fastidious(406, TOO_LARGE, held).await, "");
+    let broker = fastidious(406, TOO_LARGE, held).await;
+    let downstream = at(&broker, "");
     shows(&deliver(&downstream, "first").await, Finding::Applied, Phase::Done);
     let neighbours = hold(&downstream, &mut is_held).await;
     shows(&deliver(&downstream, "poison").await, Finding::Unknown, Phase::Send);
@@ -96,7 +97,8 @@ async fn a_message_that_closed_a_channel_puts_its_neighbours_in_doubt_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_routing_key_that_is_refused_harms_no_neighbour_and_pauses_nobody() {
     let (held, mut is_held) = mpsc::unbounded_channel();
-    let downstream = at(&fastidious(403, TOPIC, held).await, "");
+    let broker = fastidious(403, TOPIC, held).await;
+    let downstream = at(&broker, "");
     let outcome = to(&downstream, "k0", "forbidden").await;
     shows(&outcome, Finding::NotApplied, Phase::Done);
     assert!(!outcome.refuses_us && outcome.reason.contains("access to topic"), "{outcome:?}");
@@ -113,9 +115,11 @@ async fn a_routing_key_that_is_refused_harms_no_neighbour_and_pauses_nobody() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_refused_to_every_effect_pauses_the_downstream() {
     let (held, _) = mpsc::unbounded_channel();
-    let exchange = at(&fastidious(403, EXCHANGE, held.clone()).await, "");
+    let broker = fastidious(403, EXCHANGE, held.clone()).await;
+    let exchange = at(&broker, "");
     assert!(to(&exchange, "k", "forbidden").await.refuses_us, "the exchange is everybody's");
-    let key = at(&fastidious(403, TOPIC, held).await, "routing_key = \"forbidden\"");
+    let broker = fastidious(403, TOPIC, held).await;
+    let key = at(&broker, "routing_key = \"forbidden\"");
     assert!(deliver(&key, "k").await.refuses_us, "the configuration's routing key is everybody's");
 }
 
