@@ -112,7 +112,7 @@ async fn queues(amqp: &Amqp, session: &Session) -> Vec<Check> {
 fn refused(fault: &Fault) -> Check {
     let (check, remedy) = match fault {
         Fault::Refuses(_) => ("login", "mend url or auth, or give the user the rights for the virtual host"),
-        Fault::Away(_) | Fault::Amiss(_) | Fault::Blocked(_) => (
+        Fault::Away(_) | Fault::Amiss(_) | Fault::Local(_) | Fault::Blocked(_) => (
             "connection",
             "look whether the broker is up, and whether host, port and scheme (amqp or amqps) are right",
         ),

@@ -22,6 +22,8 @@ pub(super) enum Fault {
     Refuses(String),
     /// This exchange or queue is not what the configuration says; others may be.
     Amiss(String),
+    /// Only this message's own queue is amiss, or the channel was closed for another message: the rest goes on.
+    Local(String),
     /// It is short of memory or disk and takes no messages from anybody.
     Blocked(String),
 }
@@ -45,6 +47,8 @@ pub(super) enum Told {
     Nacked,
     /// The broker closed the channel on this very message.
     Refused(Fault),
+    /// The broker closed the channel on this very message, for its routing key.
+    Forbidden(String),
     /// The broker closed the channel on this very message, for what it holds.
     Malformed(String),
     /// Written, and the connection or the channel ended before a confirm.
@@ -60,6 +64,8 @@ pub(super) struct Reading<'a> {
     pub(super) single_queue: bool,
     /// Every message goes to the same exchange: what is amiss there is amiss for all.
     pub(super) single_exchange: bool,
+    /// The effect named its routing key itself: what is said of it is said of nobody else.
+    pub(super) own_routing_key: bool,
     /// `host:port`.
     pub(super) place: &'a str,
 }
@@ -107,6 +113,10 @@ impl Reading<'_> {
             ),
             // The channel is gone before anything was stored; the reply is about this message alone.
             Told::Refused(fault) => Outcome { phase: Phase::Done, ..self.not_sent(fault) },
+            Told::Forbidden(why) => Outcome {
+                refuses_us: self.single_exchange && !self.own_routing_key,
+                ..Outcome::new(Finding::NotApplied, Phase::Done, why)
+            },
             Told::Malformed(text) => Outcome::new(
                 Finding::Rejected(About::ThisAttempt),
                 Phase::Done,
@@ -133,7 +143,7 @@ impl Reading<'_> {
                 Outcome { refuses_us: true, ..not_applied(Phase::Connect, why) }
             }
             // Not a word of the broker's health: what goes elsewhere goes on.
-            Fault::Amiss(why) => not_applied(Phase::Render, why),
+            Fault::Amiss(why) | Fault::Local(why) => not_applied(Phase::Render, why),
             Fault::Blocked(why) => Outcome {
                 retry_after: Some(BLOCKED_PAUSE),
                 ..not_applied(

@@ -46,7 +46,11 @@ impl Way {
 pub(super) async fn prepare(session: &Session, way: &Way, topology: &Topology) -> Result<(), Fault> {
     match way {
         Way::Queue(name) => match topology.queues.get(name) {
-            Some(queue) => declare_queue(session, name, queue, topology).await,
+            // What goes to other queues goes on.
+            Some(queue) => declare_queue(session, name, queue, topology).await.map_err(|fault| match fault {
+                Fault::Amiss(text) => Fault::Local(text),
+                Fault::Away(_) | Fault::Refuses(_) | Fault::Local(_) | Fault::Blocked(_) => fault,
+            }),
             None => Ok(()),
         },
         // The default exchange is always there.
@@ -160,6 +164,10 @@ fn said(error: &Error) -> Option<(u16, String)> {
 
 pub(super) fn text_of(fault: &Fault) -> &str {
     match fault {
-        Fault::Away(text) | Fault::Refuses(text) | Fault::Amiss(text) | Fault::Blocked(text) => text,
+        Fault::Away(text)
+        | Fault::Refuses(text)
+        | Fault::Amiss(text)
+        | Fault::Local(text)
+        | Fault::Blocked(text) => text,
     }
 }

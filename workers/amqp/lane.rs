@@ -27,8 +27,11 @@ use tokio::{
 use super::{
     classify::{Fault, Told},
     connect::Socket,
-    outstanding::{End, Outstanding},
+    declare::text_of,
+    link::Track,
+    outstanding::{End, Outstanding, Sent},
     render::Publication,
+    suspects::Suspects,
     topology::name_of,
 };
 
@@ -45,6 +48,7 @@ pub(super) struct Stage(Arc<AtomicU8>);
 const QUEUED: u8 = 0;
 const BEGUN: u8 = 1;
 const WITHDRAWN: u8 = 2;
+const WRITTEN: u8 = 3;
 
 impl Stage {
     /// `false`: the attempt gave up before, and nothing may be sent.
@@ -54,7 +58,18 @@ impl Stage {
 
     /// `true` proves that nothing was sent, and never will be.
     pub(super) fn withdraw(&self) -> bool {
-        self.0.compare_exchange(QUEUED, WITHDRAWN, Ordering::SeqCst, Ordering::SeqCst) != Err(BEGUN)
+        let was = self.0.compare_exchange(QUEUED, WITHDRAWN, Ordering::SeqCst, Ordering::SeqCst);
+        !matches!(was, Err(BEGUN | WRITTEN))
+    }
+
+    /// The library wrote it.
+    pub(super) fn written(&self) {
+        self.0.store(WRITTEN, Ordering::SeqCst);
+    }
+
+    /// The library has it and did not write it whole.
+    pub(super) fn is_unwritten(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == BEGUN
     }
 }
 
@@ -69,7 +84,7 @@ pub(super) struct Publish {
 /// What a lane is told.
 pub(super) enum Order {
     Publish(Box<Publish>),
-    /// The connection was blocked, unblocked, or ended.
+    /// The connection was blocked or unblocked, or an attempt ended.
     Look,
 }
 
@@ -97,11 +112,14 @@ impl Shared {
     }
 }
 
-/// One exchange's channel.
+/// The channel of an exchange, or of what is suspected there.
 pub(super) struct Lane {
     channel: Channel,
     exchange: String,
+    /// One message at a time, always.
+    alone: bool,
     shared: Shared,
+    suspects: Arc<Suspects>,
     orders: mpsc::UnboundedReceiver<Order>,
     /// Nobody gives orders any more.
     closed: bool,
@@ -122,14 +140,17 @@ pub(super) struct Lane {
 impl Lane {
     pub(super) fn new(
         channel: Channel,
-        exchange: String,
+        track: &Track,
         shared: Shared,
+        suspects: Arc<Suspects>,
         orders: mpsc::UnboundedReceiver<Order>,
     ) -> Self {
         Self {
             channel,
-            exchange,
+            exchange: track.way.exchange().to_owned(),
+            alone: track.alone,
             shared,
+            suspects,
             orders,
             closed: false,
             ended: None,
@@ -160,6 +181,7 @@ impl Lane {
             self.listen(context);
             // First what became of those under way: a message that was written makes room for another.
             let heard = self.sweep();
+            self.leave_alarm();
             let handed = self.hand_over();
             if done(self) {
                 return Poll::Ready(());
@@ -178,6 +200,15 @@ impl Lane {
                 Poll::Ready(None) => self.closed = true,
                 Poll::Pending => return,
             }
+        }
+    }
+
+    /// While the broker blocks us the library keeps what it has not written, and would write it when the alarm ends: not
+    /// after its attempt has ended. An attempt that sees its own end does the same.
+    fn leave_alarm(&self) {
+        let forgotten = |one: &Outstanding| one.is_unwritten() && one.sent.answer.is_closed();
+        if self.shared.blocked().is_some() && self.outstanding.iter().any(forgotten) {
+            self.shared.socket.shut();
         }
     }
 
@@ -227,13 +258,14 @@ impl Lane {
             return;
         }
         let Publication { exchange, routing_key, key, body, properties, properties_len: _ } = publication;
-        let channel = self.channel.clone();
+        let (channel, wire_key) = (self.channel.clone(), routing_key.to_string());
         let options = BasicPublishOptions { mandatory: true, immediate: false };
         let writing = async move {
             channel.basic_publish(name_of(&exchange), routing_key, options, &body, properties).await
         };
         self.keys.insert(key.clone());
-        self.outstanding.push(Outstanding::new(key, answer, Box::pin(writing), self.woken.clone()));
+        let sent = Sent { key, routing_key: wire_key, stage, answer };
+        self.outstanding.push(Outstanding::new(sent, Box::pin(writing), self.woken.clone()));
     }
 
     /// Looks at every message that is under way. Whether something became of one.
@@ -245,10 +277,10 @@ impl Lane {
             // was returned, so this second look finds it.
             let later = self.pass();
             let alone = ends.len() == 1 && later.is_empty() && self.outstanding.is_empty();
-            for (key, answer, end) in ends {
-                self.keys.remove(&key);
-                let told = self.told(&key, end, alone);
-                tell(answer, told);
+            for (sent, end) in ends {
+                self.keys.remove(&sent.key);
+                let told = self.told(&sent, end, alone);
+                tell(sent.answer, told);
             }
             ends = later;
         }
@@ -258,18 +290,18 @@ impl Lane {
         any
     }
 
-    fn pass(&mut self) -> Vec<(String, oneshot::Sender<Told>, End)> {
+    fn pass(&mut self) -> Vec<(Sent, End)> {
         let (mut ends, mut at) = (Vec::new(), 0);
         while at < self.outstanding.len() {
             let Poll::Ready(end) = self.outstanding[at].look() else {
                 at += 1;
                 continue;
             };
-            let Outstanding { key, answer, .. } = self.outstanding.swap_remove(at);
+            let Outstanding { sent, .. } = self.outstanding.swap_remove(at);
             if let End::Confirmed(confirmation) = &end {
                 self.note_return(confirmation);
             }
-            ends.push((key, answer, end));
+            ends.push((sent, end));
         }
         ends
     }
@@ -283,49 +315,54 @@ impl Lane {
         self.returned.insert(id.as_str().to_owned(), said);
     }
 
-    fn told(&mut self, key: &str, end: End, alone: bool) -> Told {
+    fn told(&mut self, sent: &Sent, end: End, alone: bool) -> Told {
         match end {
             End::Confirmed(confirmation) if *confirmation == Confirmation::NotRequested => Told::NotRequested,
             End::Confirmed(confirmation) => {
-                self.proven = true;
+                self.proven = !self.alone;
+                self.suspects.clear(&sent.key, &self.exchange, &sent.routing_key);
                 self.shared.heard.fetch_add(1, Ordering::Relaxed);
-                match (self.returned.remove(key), confirmation.is_ack()) {
+                match (self.returned.remove(&sent.key), confirmation.is_ack()) {
                     (Some((code, text)), _) => Told::Returned(code, text),
                     (None, true) => Told::Acked,
                     (None, false) => Told::Nacked,
                 }
             }
-            End::Unwritten(error) => {
-                let fault = self.fault(&error);
-                self.ended.get_or_insert_with(|| fault.clone());
-                Told::NotSent(fault)
-            }
+            End::Unwritten(error) => self.failed(sent, &error, alone, Told::NotSent),
             End::Failed(error) => {
-                let fault = self.fault(&error);
-                self.ended.get_or_insert_with(|| fault.clone());
-                if !alone {
-                    return Told::Lost(why(&fault).to_owned());
-                }
-                // Nothing else was under way on this channel: the broker closed it on this message.
-                match channel_closed(&error) {
-                    Some((403 | 404, _)) => Told::Refused(fault),
-                    Some((311 | 406, text)) => Told::Malformed(text),
-                    Some(_) | None => Told::Lost(why(&fault).to_owned()),
-                }
+                self.failed(sent, &error, alone, |fault| Told::Lost(text_of(&fault).to_owned()))
             }
         }
     }
 
+    /// The channel or the connection ended. Where nobody knows on which message, it `counts` as that.
+    fn failed(&mut self, sent: &Sent, error: &Error, alone: bool, counts: fn(Fault) -> Told) -> Told {
+        let (fault, closed) = (self.fault(error), channel_closed(error));
+        self.ended.get_or_insert_with(|| fault.clone());
+        let Some((code, text)) = closed else { return counts(fault) };
+        self.suspects.message(&sent.key);
+        // Nothing else was under way on this channel: the broker closed it on this message.
+        match (alone, code) {
+            (true, 403) if is_about_the_routing_key(&text) => {
+                self.suspects.route(&self.exchange, &sent.routing_key);
+                Told::Forbidden(text_of(&fault).to_owned())
+            }
+            (true, 403 | 404) => Told::Refused(fault),
+            (true, 311 | 406) => Told::Malformed(text),
+            (true | false, _) => counts(fault),
+        }
+    }
+
     fn fault(&self, error: &Error) -> Fault {
-        let place = &self.shared.place;
-        match channel_closed(error) {
-            Some((403 | 404, text)) => {
-                Fault::Amiss(format!("{place} closed the channel to exchange {:?}: {text}", self.exchange))
-            }
-            Some((_, text)) => {
-                Fault::Away(format!("{place} closed the channel to exchange {:?}: {text}", self.exchange))
-            }
-            None => Fault::Away(lost(place, error)),
+        let Some((code, text)) = channel_closed(error) else {
+            return Fault::Away(lost(&self.shared.place, error));
+        };
+        let why = format!("{} closed the channel to exchange {:?}: {text}", self.shared.place, self.exchange);
+        match code {
+            403 if is_about_the_routing_key(&text) => Fault::Local(why),
+            403 | 404 => Fault::Amiss(why),
+            311 | 406 => Fault::Local(why),
+            _ => Fault::Away(why),
         }
     }
 }
@@ -335,10 +372,9 @@ fn tell(answer: oneshot::Sender<Told>, told: Told) {
     answer.send(told).ok();
 }
 
-fn why(fault: &Fault) -> &str {
-    match fault {
-        Fault::Away(why) | Fault::Refuses(why) | Fault::Amiss(why) | Fault::Blocked(why) => why,
-    }
+/// RabbitMQ says "access to exchange '…' … refused", or of a topic permission "access to topic '…' in exchange '…' …".
+fn is_about_the_routing_key(text: &str) -> bool {
+    text.split_once("access to ").is_some_and(|(_, what)| what.starts_with("topic "))
 }
 
 /// Code and text of a broker that closed a channel, not the connection.

@@ -26,6 +26,7 @@ use super::{
     connect::Address,
     declare::{self, Way},
     lane::{Lane, Order, Shared, lost},
+    suspects::Suspects,
     topology::Topology,
 };
 
@@ -39,6 +40,8 @@ pub(super) struct Link {
     /// How long a lane that gets no more orders waits for its last confirms.
     linger: Duration,
     topology: Arc<Topology>,
+    /// What must go alone.
+    pub(super) suspects: Arc<Suspects>,
     state: AsyncMutex<State>,
     /// Connections that were tried. Whoever waited while one was tried takes its result.
     tried: AtomicU64,
@@ -54,10 +57,18 @@ struct State {
 pub(super) struct Session {
     connection: Connection,
     pub(super) shared: Shared,
-    lanes: Mutex<HashMap<Way, Arc<OnceCell<Orders>>>>,
+    lanes: Mutex<HashMap<Track, Arc<OnceCell<Orders>>>>,
     /// It said nothing for a whole attempt.
     suspect: AtomicBool,
     _tasks: JoinSet<()>,
+}
+
+/// What a lane is for.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct Track {
+    pub(super) way: Way,
+    /// For messages that go one by one, on a channel of their own.
+    pub(super) alone: bool,
 }
 
 /// Where a lane takes its orders.
@@ -65,7 +76,15 @@ pub(super) type Orders = mpsc::UnboundedSender<Order>;
 
 impl Link {
     pub(super) fn new(address: Address, limit: Duration, linger: Duration, topology: Arc<Topology>) -> Self {
-        Self { address, limit, linger, topology, state: AsyncMutex::default(), tried: AtomicU64::new(0) }
+        Self {
+            address,
+            limit,
+            linger,
+            topology,
+            suspects: Arc::default(),
+            state: AsyncMutex::default(),
+            tried: AtomicU64::new(0),
+        }
     }
 
     /// The session, connected if there was none.
@@ -87,16 +106,15 @@ impl Link {
         opened
     }
 
-    /// Where messages of `way` are published.
-    pub(super) async fn orders(&self, way: &Way) -> Result<(Arc<Session>, Orders), Fault> {
+    /// Where messages of `track` are published.
+    pub(super) async fn orders(&self, track: &Track) -> Result<(Arc<Session>, Orders), Fault> {
         let session = self.session().await?;
         // Looking for an exchange would wait, too.
         if let Some(why) = session.shared.blocked() {
             return Err(Fault::Blocked(why));
         }
-        let cell = session.cell(way);
-        let opened =
-            timeout(self.limit, cell.get_or_try_init(|| session.lane(way, &self.topology, self.linger)));
+        let cell = session.cell(track);
+        let opened = timeout(self.limit, cell.get_or_try_init(|| session.lane(track, self)));
         let orders = match opened.await {
             Ok(orders) => orders?.clone(),
             Err(_elapsed) => {
@@ -159,28 +177,34 @@ impl Session {
         }
     }
 
+    /// Ends the connection at once: what is not written never will be.
+    pub(super) fn abandon(&self) {
+        self.suspect.store(true, Ordering::Relaxed);
+        self.shared.socket.shut();
+    }
+
     pub(super) fn heard(&self) -> u64 {
         self.shared.heard.load(Ordering::Relaxed)
     }
 
     /// The lane's place; one whose lane ended is replaced.
-    fn cell(&self, way: &Way) -> Arc<OnceCell<Orders>> {
+    fn cell(&self, track: &Track) -> Arc<OnceCell<Orders>> {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         let ended = |cell: &Arc<OnceCell<Orders>>| cell.get().is_some_and(mpsc::UnboundedSender::is_closed);
-        if lanes.get(way).is_some_and(ended) {
-            lanes.remove(way);
+        if lanes.get(track).is_some_and(ended) {
+            lanes.remove(track);
         }
-        Arc::clone(lanes.entry(way.clone()).or_default())
+        Arc::clone(lanes.entry(track.clone()).or_default())
     }
 
-    async fn lane(&self, way: &Way, topology: &Topology, linger: Duration) -> Result<Orders, Fault> {
-        declare::prepare(self, way, topology).await?;
+    async fn lane(&self, track: &Track, link: &Link) -> Result<Orders, Fault> {
+        declare::prepare(self, &track.way, &link.topology).await?;
         let channel = self.channel().await?;
         let confirming = channel.confirm_select(ConfirmSelectOptions::default()).await;
         confirming.map_err(|error| Fault::Away(lost(&self.shared.place, &error)))?;
         let (orders, taken) = mpsc::unbounded_channel();
-        let lane = Lane::new(channel, way.exchange().to_owned(), self.shared.clone(), taken);
-        TaskTracker::new().spawn(lane.run(linger));
+        let lane = Lane::new(channel, track, self.shared.clone(), link.suspects.clone(), taken);
+        TaskTracker::new().spawn(lane.run(link.linger));
         self.wake_when_blocked(orders.downgrade());
         Ok(orders)
     }

@@ -14,12 +14,19 @@ use futures_util::{future::BoxFuture, task::AtomicWaker};
 use lapin::{Confirmation, Error, PublisherConfirm};
 use tokio::sync::oneshot;
 
-use super::classify::Told;
+use super::{classify::Told, lane::Stage};
+
+/// Whose message it is.
+pub(super) struct Sent {
+    pub(super) key: String,
+    pub(super) routing_key: String,
+    pub(super) stage: Stage,
+    pub(super) answer: oneshot::Sender<Told>,
+}
 
 /// A message that was handed to the library.
 pub(super) struct Outstanding {
-    pub(super) key: String,
-    pub(super) answer: oneshot::Sender<Told>,
+    pub(super) sent: Sent,
     step: Step,
     mark: Arc<Mark>,
     waker: Waker,
@@ -56,15 +63,14 @@ impl Wake for Mark {
 impl Outstanding {
     /// One that is about to be written.
     pub(super) fn new(
-        key: String,
-        answer: oneshot::Sender<Told>,
+        sent: Sent,
         writing: BoxFuture<'static, Result<PublisherConfirm, Error>>,
         lane: Arc<AtomicWaker>,
     ) -> Self {
         // Marked: it is looked at for the first time.
         let mark = Arc::new(Mark { set: AtomicBool::new(true), lane });
         let waker = Waker::from(Arc::clone(&mark));
-        Self { key, answer, step: Step::Writing(writing), mark, waker }
+        Self { sent, step: Step::Writing(writing), mark, waker }
     }
 
     pub(super) fn is_unwritten(&self) -> bool {
@@ -79,7 +85,10 @@ impl Outstanding {
         let mut context = Context::from_waker(&self.waker);
         if let Step::Writing(writing) = &mut self.step {
             match writing.as_mut().poll(&mut context) {
-                Poll::Ready(Ok(confirm)) => self.step = Step::Written(confirm),
+                Poll::Ready(Ok(confirm)) => {
+                    self.sent.stage.written();
+                    self.step = Step::Written(confirm);
+                }
                 Poll::Ready(Err(error)) => return Poll::Ready(End::Unwritten(error)),
                 Poll::Pending => return Poll::Pending,
             }

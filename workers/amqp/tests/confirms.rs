@@ -114,7 +114,8 @@ async fn a_returned_message_is_its_own_effects_whatever_the_confirm_covers() {
 /// T16: the library says `NotRequested` of a channel that is not in confirm mode.
 #[test]
 fn only_a_confirm_without_a_return_is_an_application() {
-    let reading = Reading { single_queue: false, single_exchange: true, place: "rabbit:5672" };
+    let reading =
+        Reading { single_queue: false, single_exchange: true, own_routing_key: false, place: "rabbit:5672" };
     let finding = |told| reading.outcome(told).finding;
     assert_eq!(finding(Told::Acked), Finding::Applied);
     let away = || Fault::Away("gone".to_owned());
@@ -138,7 +139,12 @@ fn only_a_confirm_without_a_return_is_an_application() {
 #[test]
 fn a_missing_exchange_pauses_who_needs_no_other() {
     let amiss = || Told::Refused(Fault::Amiss("no exchange".to_owned()));
-    let reading = |single_exchange| Reading { single_queue: false, single_exchange, place: "rabbit:5672" };
+    let reading = |single_exchange| Reading {
+        single_queue: false,
+        single_exchange,
+        own_routing_key: true,
+        place: "rabbit:5672",
+    };
     assert!(reading(true).outcome(amiss()).refuses_us);
     assert!(!reading(false).outcome(amiss()).refuses_us);
     let elsewhere = reading(false).outcome(Told::NotSent(Fault::Amiss("no exchange".to_owned())));

@@ -4,6 +4,7 @@ mod broker;
 mod confirms;
 mod connecting;
 mod losses;
+mod poison;
 mod rendering;
 mod settings;
 
