@@ -163,7 +163,10 @@ async fn a_repetition_looks_at_the_window_again() {
     let (listener, place) = listening().await;
     let server: JoinHandle<()> = tokio::spawn(async move {
         let mut socket = greeted(&listener).await;
-        asked(&mut socket, "HPUB orders.new ").await;
+        let inbox = asked(&mut socket, "HPUB orders.new ").await;
+        let stored = r#"{"stream":"ORDERS","seq":7}"#;
+        let answer = format!("MSG {inbox} 0 {}\r\n{stored}\r\n", stored.len());
+        socket.write_all(answer.as_bytes()).await.unwrap();
         let inbox = asked(&mut socket, "PUB $JS.API.STREAM.INFO.ORDERS ").await;
         let lowered = STREAM.replace("120000000000", "60000000000");
         let answer = format!("MSG {inbox} 0 {}\r\n{lowered}\r\n", lowered.len());
@@ -173,13 +176,9 @@ async fn a_repetition_looks_at_the_window_again() {
         }
     });
     let downstream = served(&table(&place)).downstream;
-    let first = attempt(effect("a"), LONG, Ok(()));
-    let second = aftercommit::downstream::Attempt { number: 2, ..attempt(effect("b"), LONG, Ok(())) };
-    let (_never, outcome) =
-        tokio::join!(tokio::time::timeout(Duration::from_secs(1), downstream.deliver(&first)), async {
-            tokio::task::yield_now().await;
-            downstream.deliver(&second).await
-        });
+    assert_eq!(deliver(&*downstream, effect("a"), LONG).await.finding, Finding::Applied);
+    let again = aftercommit::downstream::Attempt { number: 2, ..attempt(effect("b"), LONG, Ok(())) };
+    let outcome = downstream.deliver(&again).await;
     assert_eq!((outcome.finding, outcome.refuses_us), (Finding::NotApplied, true), "{outcome:?}");
     drop(downstream);
     server.await.unwrap();
