@@ -21,11 +21,11 @@ struct PubAck {
     duplicate: bool,
 }
 
-/// What `answer` shows, of a message that `stream` was to take.
-pub(super) fn answer(answer: &Message, stream: &str, place: &str) -> Outcome {
+/// What `answer` shows, of a message that `stream` was to take. The effect itself `named` the subject, or the configuration did.
+pub(super) fn answer(answer: &Message, stream: &str, named: bool, place: &str) -> Outcome {
     let status = answer.status.map(|status| status.as_u16());
     let mut outcome = match serde_json::from_slice::<PubAck>(&answer.payload) {
-        Ok(PubAck { error: Some(error), .. }) => refusal(&error, stream, place),
+        Ok(PubAck { error: Some(error), .. }) => refusal(&error, stream, named, place),
         Ok(ack) if ack.seq > 0 && ack.stream == stream => stored(&ack, place),
         Ok(_) | Err(_) => Outcome::new(
             Finding::Unknown,
@@ -63,12 +63,16 @@ fn stored(ack: &PubAck, place: &str) -> Outcome {
 }
 
 /// JetStream's errors, by their numbers: <https://github.com/nats-io/nats-server/blob/main/server/errors.json>.
-fn refusal(error: &ApiError, stream: &str, place: &str) -> Outcome {
+fn refusal(error: &ApiError, stream: &str, named: bool, place: &str) -> Outcome {
     let said = error.description.to_lowercase();
-    let full = ["maximum messages", "maximum bytes", "insufficient", "resource", "exceeded"];
+    // How the server's own words begin: <https://github.com/nats-io/nats-server/blob/main/server/store.go>. The system's, such as
+    // "disk quota exceeded" or "resource temporarily unavailable", may come in the middle of a write.
+    let full = ["maximum messages", "maximum bytes", "insufficient storage", "insufficient resources"];
     let (finding, refuses_us) = match error.err_code {
         10_158 => (Finding::InProgress, false),
         _ if said.contains("duplicate message id is in process") => (Finding::InProgress, false),
+        // Another stream takes the subject that this one effect names: no other effect is concerned.
+        10_060 if named => (Finding::Rejected(About::ThisAttempt), false),
         // Another stream takes the subject; the stream was sealed: for a person to mend.
         10_060 | 10_109 => (Finding::NotApplied, true),
         // The account has no JetStream.
@@ -78,7 +82,7 @@ fn refusal(error: &ApiError, stream: &str, place: &str) -> Outcome {
         // No leader; insufficient resources; no memory; no storage.
         10_008 | 10_023 | 10_028 | 10_047 => (Finding::NotApplied, false),
         // The store refused it. What it says when it is full is known; anything else may have happened in the middle of a write.
-        10_077 if full.iter().any(|word| said.contains(word)) => (Finding::NotApplied, false),
+        10_077 if full.iter().any(|words| said.starts_with(words)) => (Finding::NotApplied, false),
         _ => (Finding::Unknown, false),
     };
     let description: String = error.description.chars().filter(|c| !c.is_control()).take(SAID_MAX).collect();
@@ -96,10 +100,28 @@ pub(super) fn no_responders(subject: &str, place: &str) -> Outcome {
     Outcome { response, ..Outcome::new(Finding::NotApplied, Phase::Done, reason) }
 }
 
-/// The server does not let us publish.
-pub(super) fn denied(subject: &str, place: &str) -> Outcome {
-    let reason = format!("{place} does not let this account publish to {subject}");
-    Outcome { refuses_us: true, ..Outcome::new(Finding::NotApplied, Phase::Done, reason) }
+/// The server does not let us publish. Where the effect itself `named` the subject, others may still go.
+pub(super) fn denied(subject: &str, named: bool, place: &str) -> Outcome {
+    Outcome {
+        refuses_us: !named,
+        ..Outcome::new(Finding::NotApplied, Phase::Done, not_permitted(subject, place))
+    }
+}
+
+/// The server refuses the subject, but perhaps to another attempt of the same moment.
+pub(super) fn perhaps_denied(subject: &str, named: bool, place: &str) -> Outcome {
+    let reason = format!("no acknowledgement, and {}", not_permitted(subject, place));
+    Outcome { refuses_us: !named, ..Outcome::new(Finding::Unknown, Phase::Send, reason) }
+}
+
+/// The server had just refused the subject to another attempt.
+pub(super) fn not_begun(subject: &str, named: bool, place: &str) -> Outcome {
+    let reason = format!("not begun: {}", not_permitted(subject, place));
+    Outcome { refuses_us: !named, ..Outcome::new(Finding::NotApplied, Phase::Connect, reason) }
+}
+
+fn not_permitted(subject: &str, place: &str) -> String {
+    format!("{place} does not let this account publish to {subject}")
 }
 
 /// It was handed over, and nobody said what became of it.

@@ -279,8 +279,8 @@ impl Configured for Nats {
     fn build(&self, secrets: &Secrets) -> Result<Arc<dyn Downstream>, (String, String)> {
         let url = self.broker.resolve(secrets)?;
         let (login, secret) = self.login(&url, secrets)?;
-        let slowest = self.calls().map(|call| call.timeout).max().unwrap_or_default();
-        let access = Access::new(&url, &self.servers, login, slowest)?;
+        let fastest = self.calls().map(|call| call.timeout).min().unwrap_or_default();
+        let access = Access::new(&url, &self.servers, login, fastest)?;
         let veil = Veil::new(secret);
         Ok(Arc::new(NatsDownstream { nats: self.clone(), access, veil, link: Shared::default() }))
     }

@@ -11,19 +11,18 @@ use std::{
 };
 
 use async_nats::{
-    Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message, Request, RequestErrorKind,
-    ServerAddr, ServerError,
+    Client, ConnectOptions, HeaderMap, Message, Request, RequestError, RequestErrorKind, ServerAddr,
 };
 use bytes::Bytes;
-use tokio::{
-    runtime::Runtime,
-    sync::watch,
-    time::{Instant, sleep_until, timeout_at},
-};
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Instant, sleep_until, timeout_at};
 use url::Url;
 
-use super::stream::{Asked, Stream};
+use super::{
+    cage::Cage,
+    refusals,
+    signals::{Ends, Signals},
+    stream::{Asked, Stream},
+};
 use crate::{
     config::host_port,
     shared::{Connection, Refused},
@@ -33,8 +32,6 @@ use crate::{
 const PING: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
 /// So long before its deadline at most, an attempt asks whether its bytes were handed to the socket.
 const FLUSH: Duration = Duration::from_millis(200);
-/// How a server begins to refuse a publish. It names the subject, and nothing else.
-const DENIED: &str = "Permissions Violation for Publish to ";
 
 /// How the server knows us. It never prints.
 pub(super) enum Login {
@@ -54,12 +51,12 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// The servers of `url` and `more`; `slowest` is the longest timeout of an attempt. The error is (key, problem).
+    /// The servers of `url` and `more`; `fastest` is the shortest timeout of an attempt. The error is (key, problem).
     pub(super) fn new(
         url: &Url,
         more: &[String],
         login: Login,
-        slowest: Duration,
+        fastest: Duration,
     ) -> Result<Self, (String, String)> {
         let mut bare = url.clone();
         // The client gets them by its options, so that no address that it may print holds any.
@@ -72,7 +69,7 @@ impl Access {
             .collect::<Result<_, _>>()
             .map_err(|_error| ("url".to_owned(), "is no address of a NATS server".to_owned()))?;
         let place = host_port(url);
-        Ok(Self { servers, place, login, ping: (slowest / 4).clamp(PING.0, PING.1) })
+        Ok(Self { servers, place, login, ping: (fastest / 4).clamp(PING.0, PING.1) })
     }
 
     /// Where it is, for people.
@@ -90,7 +87,7 @@ impl Access {
             Login::Nkey(seed) => ConnectOptions::with_nkey(seed.clone()),
             Login::Creds(text) => ConnectOptions::with_credentials(text)?,
         };
-        let (lost, heard) = (Arc::clone(signals), Arc::clone(signals));
+        let (lost, heard) = (Ends(Arc::clone(signals)), Ends(Arc::clone(signals)));
         let began = AtomicBool::new(false);
         Ok(options
             .name("aftercommit")
@@ -101,7 +98,7 @@ impl Access {
             // Asked before every connection, by the task that holds what is queued: the second one never comes.
             .reconnect_to_server_callback(move |_servers, _info| {
                 let again = began.swap(true, Ordering::SeqCst);
-                let lost = Arc::clone(&lost);
+                let lost = Arc::clone(&lost.0);
                 async move {
                     if again {
                         lost.gone.cancel();
@@ -111,75 +108,9 @@ impl Access {
                 }
             })
             .event_callback(move |event| {
-                heard.hear(&event);
+                heard.0.hear(&event);
                 async {}
             }))
-    }
-}
-
-/// What the client's tasks tell us.
-struct Signals {
-    /// The connection is gone.
-    gone: CancellationToken,
-    /// It takes no more attempts.
-    retired: AtomicBool,
-    /// The subject that the server refused last.
-    denied: watch::Sender<String>,
-}
-
-impl Signals {
-    fn hear(&self, event: &Event) {
-        match event {
-            Event::ServerError(ServerError::Other(text)) => {
-                if let Some(subject) = text.strip_prefix(DENIED) {
-                    self.denied.send_replace(subject.trim_matches('"').to_owned());
-                }
-            }
-            // The server goes away soon: later attempts go to another, or to its successor.
-            Event::LameDuckMode => self.retired.store(true, Ordering::SeqCst),
-            Event::Disconnected | Event::Closed => self.gone.cancel(),
-            Event::ServerError(ServerError::AuthorizationViolation | ServerError::SlowConsumer(_))
-            | Event::Connected
-            | Event::Draining
-            | Event::SlowConsumer(_)
-            | Event::ClientError(_) => {}
-        }
-    }
-}
-
-/// Where the client's tasks run: a place of their own, so that they can be ended at once, with all that they have queued.
-struct Cage(Mutex<Option<Runtime>>);
-
-impl Cage {
-    fn new() -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("nats")
-            .enable_all()
-            .build()?;
-        Ok(Self(Mutex::new(Some(runtime))))
-    }
-
-    fn spawn<F>(&self, future: F) -> Option<tokio::task::JoinHandle<F::Output>>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|runtime| runtime.spawn(future))
-    }
-
-    /// Ends every task where it stands, without waiting: the socket is closed, and what was queued is gone.
-    fn end(&self) {
-        let runtime = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(runtime) = runtime {
-            runtime.shutdown_background();
-        }
-    }
-}
-
-impl Drop for Cage {
-    fn drop(&mut self) {
-        self.end();
     }
 }
 
@@ -191,6 +122,10 @@ pub(super) enum Heard {
     NobodyListens,
     /// The server does not let us publish to the subject.
     Denied,
+    /// The server refuses the subject, and nobody can say whether it meant this publish: it was not answered.
+    PerhapsDenied,
+    /// Not sent: the server had just refused the subject to another attempt.
+    NotBegun,
     /// It was not sent.
     TooLarge,
     /// The connection ended.
@@ -202,33 +137,36 @@ pub(super) enum Heard {
 /// A connection.
 pub(super) struct Link {
     client: Client,
-    stream: Stream,
+    stream: Mutex<Stream>,
     signals: Arc<Signals>,
     cage: Cage,
 }
 
 impl Connection for Link {
     fn is_usable(&self) -> bool {
-        !self.signals.gone.is_cancelled() && !self.signals.retired.load(Ordering::SeqCst)
+        self.signals.is_usable()
     }
 }
 
 impl Link {
     /// Connects, and asks what the stream is.
     pub(super) async fn open(access: &Access, stream: &str, deadline: Instant) -> Result<Self, Refused> {
-        let mut link = Self::connect(access, deadline).await?;
-        link.stream = link.ask(stream, &access.place()).await?;
+        let link = Self::connect(access, deadline).await?;
+        link.look_again(stream, &access.place()).await?;
         Ok(link)
+    }
+
+    /// Asks what the stream is now.
+    pub(super) async fn look_again(&self, stream: &str, place: &str) -> Result<(), Refused> {
+        let stream = self.ask(stream, place).await?;
+        *self.stream.lock().unwrap_or_else(PoisonError::into_inner) = stream;
+        Ok(())
     }
 
     /// Connects, and asks nothing.
     pub(super) async fn connect(access: &Access, deadline: Instant) -> Result<Self, Refused> {
         let place = access.place();
-        let signals = Arc::new(Signals {
-            gone: CancellationToken::new(),
-            retired: AtomicBool::new(false),
-            denied: watch::Sender::new(String::new()),
-        });
+        let signals = Arc::new(Signals::new());
         let cage = Cage::new()
             .map_err(|_error| Refused::unreachable("the system gave no thread for a connection"))?;
         let servers = access.servers.clone();
@@ -243,12 +181,12 @@ impl Link {
             .ok_or_else(|| Refused::unreachable("the connection was ended"))?;
         let client = match timeout_at(deadline, connecting).await {
             Ok(Ok(Ok(client))) => client,
-            Ok(Ok(Err(error))) => return Err(why(&error, &place)),
+            Ok(Ok(Err(error))) => return Err(refusals::of_connection(&error, &place)),
             // A panic of the client stays in its cage.
             Ok(Err(_join)) => return Err(Refused::unreachable(format!("{place}: the client gave up"))),
             Err(_elapsed) => return Err(Refused::unreachable(format!("{place} did not answer in time"))),
         };
-        Ok(Self { client, stream: Stream::default(), signals, cage })
+        Ok(Self { client, stream: Mutex::default(), signals, cage })
     }
 
     async fn ask(&self, name: &str, place: &str) -> Result<Stream, Refused> {
@@ -262,38 +200,39 @@ impl Link {
         };
         let answer = match asked {
             Ok(answer) => answer,
+            // Also while an account's JetStream starts, or its leader is elected.
             Err(error) if error.kind() == RequestErrorKind::NoResponders => {
-                return Err(Refused::us(format!("{place} has no JetStream, or this account may not use it")));
+                return Err(Refused::unreachable(format!(
+                    "{place} has no JetStream now, or this account may not use it"
+                )));
             }
-            Err(_other) => {
+            Err(error) => {
+                self.end_if_dead(error.kind());
                 return Err(Refused::unreachable(format!("{place} did not say what stream {name} is")));
             }
         };
-        let asked = serde_json::from_slice::<Asked>(&answer.payload)
-            .map_err(|_error| Refused::us(format!("{place} did not say what stream {name} is")))?;
+        let asked = serde_json::from_slice::<Asked>(&answer.payload).unwrap_or_default();
         match (asked.error, asked.config) {
-            (Some(error), _) if error.err_code == 10_059 => {
-                Err(Refused::us(format!("there is no stream {name} at {place}: make it, or correct stream")))
-            }
-            (Some(error), _) if error.code == 503 => Err(Refused::unreachable(format!(
-                "{place} cannot say what stream {name} is (JetStream error {})",
-                error.err_code
-            ))),
-            (Some(error), _) => Err(Refused::us(format!(
-                "{place} does not say what stream {name} is (JetStream error {})",
-                error.err_code
-            ))),
+            (Some(error), _) => Err(refusals::of_stream(&error, name, place)),
             (None, Some(stream)) if stream.no_ack => Err(Refused::us(format!(
                 "the stream {name} acknowledges nothing (no_ack): nobody could say whether a message was stored"
             ))),
             (None, Some(stream)) => Ok(stream),
-            (None, None) => Err(Refused::us(format!("{place} did not say what stream {name} is"))),
+            (None, None) => Err(Refused::unreachable(format!("{place} did not say what stream {name} is"))),
         }
     }
 
-    /// What the stream said when the connection was made.
-    pub(super) fn stream(&self) -> &Stream {
-        &self.stream
+    /// The client's tasks drop what they owe an answer for when they end, if only by a panic.
+    fn end_if_dead(&self, kind: RequestErrorKind) {
+        if kind == RequestErrorKind::Other {
+            self.signals.gone.cancel();
+            self.cage.end();
+        }
+    }
+
+    /// What the stream said when it was asked last.
+    pub(super) fn stream(&self) -> Stream {
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Bytes that the server takes as one message.
@@ -314,29 +253,42 @@ impl Link {
         body: Bytes,
         deadline: Instant,
     ) -> Heard {
-        let mut denied = self.signals.denied.subscribe();
+        if !self.signals.begins(subject) {
+            return Heard::NotBegun;
+        }
+        let statistics = self.client.statistics();
+        let before = statistics.in_bytes.load(Ordering::Relaxed);
         let request = Request::new().headers(headers).payload(body).timeout(None);
         let answer = self.client.send_request(subject.to_owned(), request);
-        let refused = async {
-            // The server names only the subject: what it refuses once on a connection it refuses every time.
-            if denied.wait_for(|refused| refused == subject).await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        };
-        tokio::select! {
+        let heard = tokio::select! {
             biased;
-            answer = answer => match answer {
-                Ok(message) => Heard::Answer(Box::new(message)),
-                Err(error) => match error.kind() {
-                    RequestErrorKind::NoResponders => Heard::NobodyListens,
-                    RequestErrorKind::MaxPayloadExceeded | RequestErrorKind::InvalidSubject => Heard::TooLarge,
-                    // It may have been handed to the socket or not: nobody knows.
-                    RequestErrorKind::TimedOut | RequestErrorKind::Other => Heard::Lost,
-                },
-            },
-            () = refused => Heard::Denied,
+            answer = answer => self.heard(answer),
+            () = self.signals.all_refused(subject) => Heard::Denied,
             () = self.signals.gone.cancelled() => Heard::Lost,
             () = self.flushed_by(deadline) => Heard::Silent,
+        };
+        match &heard {
+            Heard::Answer(_) | Heard::NobodyListens | Heard::TooLarge => self.signals.answered(subject),
+            Heard::Silent | Heard::Lost if self.signals.refused(subject) => return Heard::PerhapsDenied,
+            // Not even a ping was answered: the next attempt gets another connection, and no doubt of this one's.
+            Heard::Silent if statistics.in_bytes.load(Ordering::Relaxed) == before => self.signals.retire(),
+            Heard::Silent | Heard::Lost | Heard::Denied | Heard::PerhapsDenied | Heard::NotBegun => {}
+        }
+        heard
+    }
+
+    fn heard(&self, answer: Result<Message, RequestError>) -> Heard {
+        match answer {
+            Ok(message) => Heard::Answer(Box::new(message)),
+            Err(error) => match error.kind() {
+                RequestErrorKind::NoResponders => Heard::NobodyListens,
+                RequestErrorKind::MaxPayloadExceeded | RequestErrorKind::InvalidSubject => Heard::TooLarge,
+                // It may have been handed to the socket or not: nobody knows.
+                kind @ (RequestErrorKind::TimedOut | RequestErrorKind::Other) => {
+                    self.end_if_dead(kind);
+                    Heard::Lost
+                }
+            },
         }
     }
 
@@ -352,41 +304,4 @@ impl Link {
             }
         }
     }
-}
-
-/// Why no connection was made, in our words: the client's own may hold an address.
-fn why(error: &async_nats::ConnectError, place: &str) -> Refused {
-    let said = source_of::<ServerError>(error).map(ToString::to_string).unwrap_or_default().to_lowercase();
-    match error.kind() {
-        ConnectErrorKind::AuthorizationViolation => {
-            Refused::us(format!("{place} did not accept the credentials"))
-        }
-        ConnectErrorKind::Authentication => {
-            Refused::us("the nkey or creds cannot sign what the server asks for")
-        }
-        ConnectErrorKind::Io if said.contains("authentication") || said.contains("authorization") => {
-            Refused::us(format!("{place} did not accept the credentials"))
-        }
-        ConnectErrorKind::Io if said.contains("maximum connections") => {
-            Refused::unreachable(format!("{place} has as many connections as it takes"))
-        }
-        ConnectErrorKind::Dns => Refused::unreachable(format!("the name {place} could not be resolved")),
-        ConnectErrorKind::TimedOut => Refused::unreachable(format!("{place} did not answer in time")),
-        ConnectErrorKind::Tls => Refused::unreachable(format!("no TLS connection to {place}")),
-        ConnectErrorKind::Io | ConnectErrorKind::ServerParse | ConnectErrorKind::MaxReconnects => {
-            let kind = source_of::<io::Error>(error).map(|error| format!(": {}", error.kind()));
-            Refused::unreachable(format!("no connection to {place}{}", kind.unwrap_or_default()))
-        }
-    }
-}
-
-fn source_of<E: std::error::Error + 'static>(error: &async_nats::ConnectError) -> Option<&E> {
-    let mut source = std::error::Error::source(error);
-    while let Some(error) = source {
-        if let Some(found) = error.downcast_ref() {
-            return Some(found);
-        }
-        source = error.source();
-    }
-    None
 }

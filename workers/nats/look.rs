@@ -24,7 +24,7 @@ pub(super) async fn look(nats: &Nats, access: &Access, deadline: Instant) -> Vec
         }
     };
     let mut checks = vec![Check::ok("connection", format!("NATS {} at {place}", link.server_version()))];
-    let stream = link.stream();
+    let stream = &link.stream();
     checks.push(window(nats, stream));
     checks.push(subjects(nats, stream));
     checks.push(retention(nats, stream));

@@ -3,11 +3,14 @@
 //! Never a core publish: what nobody acknowledged is not applied. `config` reads the table, `message` renders, `connect` makes
 //! the connection and sees to it that nothing leaves it late, `classify` reads the answer, `look` is for `downstreams test`.
 
+mod cage;
 mod classify;
 mod config;
 mod connect;
 mod look;
 mod message;
+mod refusals;
+mod signals;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -78,7 +81,7 @@ impl NatsDownstream {
             Ok(Err(refused)) => return refused.outcome(),
             Err(_elapsed) => return Refused::unreachable("not connected within the timeout").outcome(),
         };
-        if let Some(refused) = self.forgets_too_soon(call, &link) {
+        if let Some(refused) = self.forgets_too_soon(call, &link, attempt.number, deadline).await {
             return refused.outcome();
         }
         if rendered.size > link.max_payload() {
@@ -93,20 +96,40 @@ impl NatsDownstream {
         }
         let Rendered { subject, headers, body, .. } = rendered;
         let heard = link.publish(&subject, headers, body, deadline).await;
-        let place = self.access.place();
+        let (place, named) = (self.access.place(), effect.target.is_some());
         match heard {
-            Heard::Answer(answer) => classify::answer(&answer, &self.nats.stream, &place),
+            Heard::Answer(answer) => classify::answer(&answer, &self.nats.stream, named, &place),
             Heard::NobodyListens => classify::no_responders(&subject, &place),
-            Heard::Denied => classify::denied(&subject, &place),
+            Heard::Denied => classify::denied(&subject, named, &place),
+            Heard::PerhapsDenied => classify::perhaps_denied(&subject, named, &place),
+            Heard::NotBegun => classify::not_begun(&subject, named, &place),
             Heard::TooLarge => unsent("the message is larger than the server takes"),
             Heard::Lost => classify::unheard(&place, "the connection was lost before the acknowledgement"),
             Heard::Silent => classify::unheard(&place, "no acknowledgement within the timeout"),
         }
     }
 
-    /// The contract promises a window; a stream that remembers for less would let a repetition in.
-    fn forgets_too_soon(&self, call: &Call, link: &Link) -> Option<Refused> {
-        let (window, has) = (call.window?, link.stream().duplicate_window);
+    /// The contract promises a window; a stream that remembers for less would let a repetition in. A window may have been lowered
+    /// since the connection was made, so whoever repeats looks again.
+    async fn forgets_too_soon(
+        &self,
+        call: &Call,
+        link: &Link,
+        number: u32,
+        deadline: Instant,
+    ) -> Option<Refused> {
+        let window = call.window?;
+        if number > 1 {
+            let place = self.access.place();
+            match timeout_at(deadline, link.look_again(&self.nats.stream, &place)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(refused)) => return Some(refused),
+                Err(_elapsed) => {
+                    return Some(Refused::unreachable("the stream was not described within the timeout"));
+                }
+            }
+        }
+        let has = link.stream().duplicate_window;
         (has < window).then(|| {
             Refused::us(format!(
                 "the stream {} remembers message ids for {} (its duplicate window), and the contract says window = {}: raise the one or lower the other",

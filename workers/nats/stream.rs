@@ -25,7 +25,7 @@ pub(super) struct Stream {
 }
 
 /// What the server says when it is asked for a stream.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub(super) struct Asked {
     pub(super) error: Option<ApiError>,
     pub(super) config: Option<Stream>,

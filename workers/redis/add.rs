@@ -135,7 +135,9 @@ impl Adding {
 
 /// What an error shows. Only what a Redis itself says by a known code is decisive: a proxy in between says `ERR` also of what it
 /// does not know.
-pub(super) fn refused(error: &RedisError, place: &str) -> Outcome {
+///
+/// Where the effect itself `named` the stream, a refusal of that name concerns no other effect.
+pub(super) fn refused(error: &RedisError, named: bool, place: &str) -> Outcome {
     let code = error.code().unwrap_or("ERR");
     let said = error.detail().unwrap_or_default().to_lowercase();
     let (finding, refuses_us, meaning) = match code {
@@ -158,14 +160,14 @@ pub(super) fn refused(error: &RedisError, place: &str) -> Outcome {
             (Finding::Rejected(About::ThisAttempt), false, "something that is no stream has this name")
         }
         "NOAUTH" | "WRONGPASS" => (Finding::NotApplied, true, "it did not accept the credentials"),
-        "NOPERM" => (Finding::NotApplied, true, "this user may not do that"),
+        "NOPERM" => (Finding::NotApplied, !(named && said.contains(" key")), "this user may not do that"),
         // How a Redis 7 refuses a command or key inside of a script.
         "ERR"
             if ["user executing the script can't", "acl failure in script"]
                 .iter()
                 .any(|text| said.contains(text)) =>
         {
-            (Finding::NotApplied, true, "this user may not do that")
+            (Finding::NotApplied, !(named && said.contains(" key")), "this user may not do that")
         }
         "ERR" if said.contains("unknown command") || said.contains("syntax error") => {
             (Finding::NotApplied, true, "it does not know the command: it is too old for this configuration")

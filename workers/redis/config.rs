@@ -62,6 +62,8 @@ pub(super) struct Streams {
     pub(super) marker_prefix: String,
     pub(super) producer: String,
     pub(super) maxlen: Option<u32>,
+    /// Attempts at one time.
+    pub(super) concurrency: u32,
     key_prefix: String,
     default: Call,
     operations: BTreeMap<String, Call>,
@@ -104,6 +106,7 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
         marker_prefix,
         producer,
         maxlen,
+        concurrency: source.concurrency,
         key_prefix,
         default,
         operations,
@@ -160,9 +163,10 @@ impl Streams {
         std::iter::once(&self.default).chain(self.operations.values())
     }
 
-    /// Where the marker of `key` stands: in the slot of its stream, wherever a cluster keeps that.
+    /// Where the marker of `key` stands: in the slot of its stream, wherever a cluster keeps that. The length of the stream's name
+    /// keeps two streams apart whose names differ by what another's key begins with.
     pub(super) fn marker(&self, stream: &str, key: &str) -> String {
-        format!("{}{{{}}}:{stream}:{key}", self.marker_prefix, slot_tag(stream))
+        format!("{}{{{}}}:{}:{stream}:{key}", self.marker_prefix, slot_tag(stream), stream.len())
     }
 }
 

@@ -64,7 +64,8 @@ pub(super) enum Heard {
 
 /// A connection. Its task ends with the last clone of the client's handle, and with it what is queued.
 pub(super) struct Link {
-    connection: MultiplexedConnection,
+    /// `None` once it was given up.
+    connection: Mutex<Option<MultiplexedConnection>>,
     /// The connection is gone, or was given up: nobody waits for it any more.
     gone: CancellationToken,
     knows_script: AtomicBool,
@@ -109,7 +110,7 @@ impl Link {
             Err(_elapsed) => return Err(Refused::unreachable(format!("{place} did not answer in time"))),
         };
         let (knows_script, seen) = (AtomicBool::new(false), Mutex::default());
-        Ok(Self { connection, gone, knows_script, seen })
+        Ok(Self { connection: Mutex::new(Some(connection)), gone, knows_script, seen })
     }
 
     /// Sends one command and waits for its reply until `deadline`.
@@ -117,23 +118,36 @@ impl Link {
     /// Replies come in the order of the commands: one that does not come in time keeps all the others behind it, so the
     /// connection is given up with all that it has queued, and nothing of it leaves later.
     pub(super) async fn ask(&self, command: &Cmd, deadline: Instant) -> Heard {
-        let mut connection = self.connection.clone();
+        let Some(mut connection) = self.connection() else { return Heard::Lost };
         tokio::select! {
             biased;
             reply = command.query_async::<Value>(&mut connection) => match reply {
                 Ok(value) => Heard::Value(value),
                 Err(error) if is_said_by_server(&error) => Heard::Error(error),
                 Err(_broken) => {
-                    self.gone.cancel();
+                    self.give_up();
                     Heard::Lost
                 }
             },
-            () = self.gone.cancelled() => Heard::Lost,
+            () = self.gone.cancelled() => {
+                self.give_up();
+                Heard::Lost
+            }
             () = sleep_until(deadline) => {
-                self.gone.cancel();
+                self.give_up();
                 Heard::Silent
             }
         }
+    }
+
+    fn connection(&self) -> Option<MultiplexedConnection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whoever waits hears it and lets go of the connection; its task ends with the last of them, not with the next attempt.
+    fn give_up(&self) {
+        self.gone.cancel();
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// Whether the server was given the script on this connection.

@@ -57,6 +57,14 @@ pub(super) fn too_short(stream: &str, memory: Option<Memory>, window: Duration) 
     )
 }
 
+/// Why nothing is added to a stream that remembers fewer keys than are sent at one time.
+pub(super) fn too_few(stream: &str, memory: Memory, concurrency: u32) -> String {
+    format!(
+        "the stream {stream} remembers the last {} keys of a producer only, and concurrency is {concurrency}: XCFGSET {stream} IDMP-MAXSIZE to more than is sent within the window (which makes it forget what it has)",
+        memory.entries
+    )
+}
+
 /// Connects, and says what the server and the streams are.
 pub(super) async fn look(streams: &Streams, access: &Access, deadline: Instant) -> Vec<Check> {
     let place = access.place();
@@ -91,7 +99,7 @@ pub(super) async fn look(streams: &Streams, access: &Access, deadline: Instant) 
         let Some(name) = &call.stream else { continue };
         checks.push(stream(&link, name, deadline).await);
         if let (Idempotency::Idmp, Remembered::For(window)) = (streams.idempotency, call.remembered) {
-            checks.push(idmp(&link, name, window, deadline).await);
+            checks.push(idmp(&link, name, window, streams.concurrency, deadline).await);
         }
     }
     checks.push(Check::warn(
@@ -178,8 +186,11 @@ async fn stream(link: &Link, name: &str, deadline: Instant) -> Check {
     }
 }
 
-async fn idmp(link: &Link, name: &str, window: Duration, deadline: Instant) -> Check {
+async fn idmp(link: &Link, name: &str, window: Duration, concurrency: u32, deadline: Instant) -> Check {
     match remembers(link, name, deadline).await {
+        Ok(Some(memory)) if memory.duration >= window && memory.entries < i64::from(concurrency) => {
+            Check::fail("duplicate window", too_few(name, memory, concurrency), "until then nothing is added")
+        }
         Ok(Some(memory)) if memory.duration >= window => Check::warn(
             "duplicate window",
             format!(

@@ -79,7 +79,7 @@ impl RedisDownstream {
             Ok(Err(refused)) => return refused.outcome(),
             Err(_elapsed) => return Refused::unreachable("not connected within the timeout").outcome(),
         };
-        if let Some(refused) = self.forgets_too_soon(&adding, &link, deadline).await {
+        if let Some(refused) = self.forgets_too_soon(attempt, &adding, &link, deadline).await {
             return refused.outcome();
         }
         self.add(attempt, &adding, &link, deadline).await
@@ -108,25 +108,39 @@ impl RedisDownstream {
                 link.learnt_script();
                 adding.added(&value, &place)
             }
-            Heard::Error(error) => add::refused(&error, &place),
+            Heard::Error(error) => add::refused(&error, attempt.effect.target.is_some(), &place),
             Heard::Lost => add::unheard("the connection was lost before the reply", &place),
             Heard::Silent => add::unheard("no reply within the timeout", &place),
         }
     }
 
-    /// With `IDMP` the stream itself remembers: for as long as it was told, which must be what the contract says.
-    async fn forgets_too_soon(&self, adding: &Adding, link: &Link, deadline: Instant) -> Option<Refused> {
+    /// With `IDMP` the stream itself remembers: for as long as it was told, which must be what the contract says. It may have been
+    /// told otherwise since it was looked at, so whoever repeats looks again.
+    async fn forgets_too_soon(
+        &self,
+        attempt: &Attempt,
+        adding: &Adding,
+        link: &Link,
+        deadline: Instant,
+    ) -> Option<Refused> {
         let window = adding.counts_on_stream()?;
-        if link.has_seen(adding.stream(), window) {
+        if attempt.number == 1 && link.has_seen(adding.stream(), window) {
             return None;
         }
-        match look::remembers(link, adding.stream(), deadline).await {
-            Ok(Some(memory)) if memory.duration >= window => {
+        let concurrency = self.streams.concurrency;
+        let reason = match look::remembers(link, adding.stream(), deadline).await {
+            Ok(Some(memory)) if memory.duration >= window && memory.entries >= i64::from(concurrency) => {
                 link.saw(adding.stream(), memory.duration);
-                None
+                return None;
             }
-            Ok(memory) => Some(Refused::us(look::too_short(adding.stream(), memory, window))),
-            Err(refused) => Some(refused),
-        }
+            Ok(Some(memory)) if memory.duration >= window => {
+                look::too_few(adding.stream(), memory, concurrency)
+            }
+            Ok(memory) => look::too_short(adding.stream(), memory, window),
+            Err(refused) => return Some(refused),
+        };
+        // What one effect's own stream is like concerns no other effect.
+        let refuses_us = attempt.effect.target.is_none();
+        Some(Refused { reason, refuses_us })
     }
 }

@@ -129,7 +129,8 @@ async fn a_full_stream_a_foreign_one_and_a_missing_one_got_nothing() {
     let mut foreign = effect("d");
     foreign.target = Some(format!("{}.new", other.name));
     let outcome = deliver(&*downstream, foreign, LONG).await;
-    assert_eq!((outcome.finding, outcome.refuses_us), (Finding::NotApplied, true), "{}", outcome.reason);
+    let this = Finding::Rejected(About::ThisAttempt);
+    assert_eq!((outcome.finding, outcome.refuses_us), (this, false), "{}", outcome.reason);
     let mut nowhere = effect("e");
     nowhere.target = Some(own_name("nobody"));
     let outcome = deliver(&*downstream, nowhere, LONG).await;

@@ -74,7 +74,7 @@ async fn a_lost_reply_is_unknown_and_the_repetition_returns_the_first_entry() {
     let said: serde_json::Value =
         serde_json::from_slice(&second.response.expect("the id").body).expect("JSON");
     assert_eq!(said["id"], entries.ids[1].id, "the first entry's id");
-    let marker = format!("aftercommit:{{{stream}}}:{stream}:order-17");
+    let marker = format!("aftercommit:{{{stream}}}:{}:{stream}:order-17", stream.len());
     let lives: i64 = bystander.ask(&["PTTL", &marker]).await;
     assert!((3_000_000..=3_600_000).contains(&lives), "the marker lives for the window: {lives} ms");
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use aftercommit::{
     clock::{Clock as _, SystemClock},
     engine::Stop,
+    state::State,
 };
 use aftercommit_workers::config::{Settings, Sources};
 use anyhow::Context as _;
@@ -62,6 +63,7 @@ pub(super) async fn run<B: Broker>(context: &Context, args: &BrokerArgs, broker:
     let seconds = (clock.boot() - start).as_secs_f64();
     let delivered = broker.emptied().await?;
     sink::whole(delivered, args.effects)?;
+    all_succeeded(&place).await?;
     let reached = rate(delivered, seconds) / harmonic;
     let text = format!(
         "Drained {} into {} in {seconds:.2} s: {:.0} effects/s\n\
@@ -84,6 +86,18 @@ pub(super) async fn run<B: Broker>(context: &Context, args: &BrokerArgs, broker:
         text,
     };
     found.print(context, &place)
+}
+
+/// A message that arrived is not yet an effect that is known to have been carried out: one in doubt is no throughput.
+async fn all_succeeded(place: &Place) -> anyhow::Result<()> {
+    let counts = place.store.counts().await?;
+    let others = counts.iter().filter(|count| count.downstream == NAME && count.state != State::Succeeded);
+    let others: u64 = others.map(|count| count.effects).sum();
+    if others > 0 {
+        let what = plural(others, "effect");
+        return Err(fail(Exit::Failure, format!("{what} did not succeed; `effects list` shows which")));
+    }
+    Ok(())
 }
 
 /// The kind, as a configuration would make it.

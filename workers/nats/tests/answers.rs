@@ -80,6 +80,16 @@ async fn each_error_of_jetstream_is_what_it_is() {
             false,
         ),
         (
+            r#"{"error":{"code":503,"err_code":10077,"description":"write orders.blk: disk quota exceeded"}}"#,
+            Finding::Unknown,
+            false,
+        ),
+        (
+            r#"{"error":{"code":503,"err_code":10077,"description":"resource temporarily unavailable"}}"#,
+            Finding::Unknown,
+            false,
+        ),
+        (
             r#"{"error":{"code":503,"err_code":10023,"description":"insufficient resources"}}"#,
             Finding::NotApplied,
             false,

@@ -3,6 +3,7 @@
 mod answers;
 mod configured;
 mod late;
+mod refused;
 mod rendering;
 mod server;
 

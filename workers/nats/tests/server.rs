@@ -21,6 +21,10 @@ pub(super) enum Reply {
     Closes,
     /// A protocol error, and nothing else.
     Error(&'static str),
+    /// These bytes.
+    Raw(&'static str),
+    /// Nothing, and nothing to anything after it.
+    Deaf,
 }
 
 /// One that stores.
@@ -106,6 +110,11 @@ async fn serve(socket: TcpStream, stream: &'static str, reply: Reply, seen: Arc<
                     Reply::Nothing => continue,
                     Reply::Closes => return,
                     Reply::Error(text) => format!("-ERR '{text}'\r\n"),
+                    Reply::Raw(text) => text.to_owned(),
+                    Reply::Deaf => {
+                        while next(&mut socket).await.is_some() {}
+                        return;
+                    }
                 }
             }
             _ => continue,

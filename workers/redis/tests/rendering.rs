@@ -37,7 +37,7 @@ async fn the_fields_stand_in_their_order_and_the_marker_beside_the_stream() {
         [
             "2",
             "{eu}paid",
-            "aftercommit:{eu}:{eu}paid:order-17",
+            "aftercommit:{eu}:8:{eu}paid:order-17",
             "86400000",
             "1000",
             "key",
@@ -59,7 +59,7 @@ async fn the_fields_stand_in_their_order_and_the_marker_beside_the_stream() {
         [
             "2",
             "orders",
-            "aftercommit:{orders}:orders:k2",
+            "aftercommit:{orders}:6:orders:k2",
             "86400000",
             "1000",
             "key",
@@ -103,6 +103,45 @@ async fn a_stream_that_forgets_too_soon_gets_nothing_and_both_figures_are_named(
         assert!(outcome.reason.contains("1d") && outcome.reason.contains("XCFGSET"), "{}", outcome.reason);
         assert_eq!(server.asked().len(), 1);
     }
+}
+
+/// One effect's stream of its own says nothing of the others.
+#[tokio::test]
+async fn a_stream_that_the_effect_itself_names_pauses_nobody() {
+    let missing = Server::start(&["-ERR no such key\r\n"]).await;
+    let forbidden = Server::start(&["-NOPERM No permissions to access a key\r\n"]).await;
+    let idmp = table(&missing.place) + "idempotency = \"idmp\"\n";
+    for toml in [idmp, table(&forbidden.place)] {
+        let named = Effect { target: Some("mine".to_owned()), ..effect("k") };
+        let downstream = served(&toml).downstream;
+        let outcome = deliver(&*downstream, named, LONG).await;
+        assert_eq!((outcome.finding, outcome.refuses_us), (Finding::NotApplied, false), "{outcome:?}");
+        let outcome = deliver(&*downstream, effect("k"), LONG).await;
+        assert_eq!((outcome.finding, outcome.refuses_us), (Finding::NotApplied, true), "{outcome:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_remembers_fewer_keys_than_are_sent_at_once_gets_nothing() {
+    let server =
+        Server::start(&["%2\r\n$13\r\nidmp-duration\r\n:86400\r\n$12\r\nidmp-maxsize\r\n:1\r\n"]).await;
+    let downstream = served(&(table(&server.place) + "idempotency = \"idmp\"\n")).downstream;
+    let outcome = deliver(&*downstream, effect("k"), LONG).await;
+    assert_eq!((outcome.finding, outcome.refuses_us), (Finding::NotApplied, true), "{outcome:?}");
+    assert!(outcome.reason.contains("IDMP-MAXSIZE"), "{}", outcome.reason);
+    assert_eq!(server.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn two_streams_and_keys_never_share_a_marker() {
+    let server = Server::start(&[ADDED]).await;
+    let downstream = served(&table(&server.place)).downstream;
+    for (stream, key) in [("{o}", "eu:17"), ("{o}:eu", "17")] {
+        let effect = Effect { target: Some(stream.to_owned()), ..effect(key) };
+        assert_eq!(deliver(&*downstream, effect, LONG).await.finding, Finding::Applied);
+    }
+    let asked = server.asked();
+    assert_ne!(asked[0][4], asked[1][4]);
 }
 
 #[tokio::test]

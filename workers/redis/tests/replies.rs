@@ -92,6 +92,18 @@ async fn a_reply_that_does_not_come_is_unknown_and_nothing_is_repeated() {
     }
 }
 
+/// Nothing that was queued leaves after the deadline: the connection ends at once, not with the next attempt.
+#[tokio::test]
+async fn a_connection_that_was_given_up_is_closed_without_another_attempt() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let downstream = served(&table(&listener.local_addr().unwrap().to_string())).downstream;
+    let server = tokio::spawn(super::server::silent_until_closed(listener));
+    let outcome = deliver(&*downstream, effect("k"), Duration::from_millis(500)).await;
+    assert_eq!(outcome.finding, Finding::Unknown);
+    tokio::time::timeout(LONG, server).await.expect("the connection is closed").unwrap();
+    drop(downstream);
+}
+
 /// What the server does not have did nothing: it gets the whole script within the same attempt.
 #[tokio::test]
 async fn a_server_that_forgot_the_script_gets_it_whole() {

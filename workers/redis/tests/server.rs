@@ -90,3 +90,10 @@ async fn number(socket: &mut BufReader<TcpStream>, kind: char) -> Option<usize> 
     socket.read_line(&mut line).await.ok()?;
     line.trim_end().strip_prefix(kind)?.parse().ok()
 }
+
+/// Greets one connection, says nothing more, and returns when it is closed.
+pub(super) async fn silent_until_closed(listener: TcpListener) {
+    let socket = listener.accept().await.unwrap().0;
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    serve(socket, Arc::new(Mutex::new(VecDeque::from([NOTHING]))), asked).await;
+}
