@@ -9,7 +9,7 @@ use aftercommit::{
 use tokio::{
     io::{AsyncWriteExt as _, BufReader},
     net::{TcpListener, TcpStream},
-    task::JoinHandle,
+    task::JoinSet,
 };
 
 use super::{
@@ -54,7 +54,8 @@ async fn listening() -> (TcpListener, String) {
 #[tokio::test]
 async fn a_refusal_of_an_earlier_attempt_is_not_taken_for_a_later_ones() {
     let (listener, place) = listening().await;
-    let server: JoinHandle<()> = tokio::spawn(async move {
+    let mut server = JoinSet::new();
+    server.spawn(async move {
         let mut refusing = greeted(&listener).await;
         asked(&mut refusing, "HPUB orders.new ").await;
         refusing.write_all(DENIAL.as_bytes()).await.unwrap();
@@ -71,14 +72,15 @@ async fn a_refusal_of_an_earlier_attempt_is_not_taken_for_a_later_ones() {
     let outcome = deliver(&*downstream, effect("b"), LONG).await;
     assert_eq!(outcome.finding, Finding::Applied, "{outcome:?}");
     drop(downstream);
-    server.await.unwrap();
+    server.join_next().await.expect("the server's task").unwrap();
 }
 
 /// Two publishes and one refusal: nobody can say which it was meant for, until the other is answered.
 #[tokio::test]
 async fn one_refusal_of_two_publishes_leaves_both_unknown_and_pauses() {
     let (listener, place) = listening().await;
-    let server: JoinHandle<()> = tokio::spawn(async move {
+    let mut server = JoinSet::new();
+    server.spawn(async move {
         let mut socket = greeted(&listener).await;
         asked(&mut socket, "HPUB orders.new ").await;
         asked(&mut socket, "HPUB orders.new ").await;
@@ -93,7 +95,7 @@ async fn one_refusal_of_two_publishes_leaves_both_unknown_and_pauses() {
         assert_eq!((outcome.finding, outcome.refuses_us), (Finding::Unknown, true), "{outcome:?}");
     }
     drop(downstream);
-    server.await.unwrap();
+    server.join_next().await.expect("the server's task").unwrap();
 }
 
 /// The client's task panics on these: no event tells of it.
@@ -142,7 +144,8 @@ async fn what_passes_by_itself_does_not_wait_for_a_person() {
         (Finding::NotApplied, Phase::Connect, false)
     );
     let (listener, place) = listening().await;
-    let server: JoinHandle<()> = tokio::spawn(async move {
+    let mut server = JoinSet::new();
+    server.spawn(async move {
         let mut socket = listener.accept().await.unwrap().0;
         let text = format!("{INFO}-ERR 'Authentication Timeout'\r\n");
         socket.write_all(text.as_bytes()).await.unwrap();
@@ -154,14 +157,15 @@ async fn what_passes_by_itself_does_not_wait_for_a_person() {
         (outcome.finding, outcome.phase, outcome.refuses_us),
         (Finding::NotApplied, Phase::Connect, false)
     );
-    server.await.unwrap();
+    server.join_next().await.expect("the server's task").unwrap();
 }
 
 /// The window was lowered after the connection was made: a repetition sees it.
 #[tokio::test]
 async fn a_repetition_looks_at_the_window_again() {
     let (listener, place) = listening().await;
-    let server: JoinHandle<()> = tokio::spawn(async move {
+    let mut server = JoinSet::new();
+    server.spawn(async move {
         let mut socket = greeted(&listener).await;
         let inbox = asked(&mut socket, "HPUB orders.new ").await;
         let stored = r#"{"stream":"ORDERS","seq":7}"#;
@@ -181,5 +185,5 @@ async fn a_repetition_looks_at_the_window_again() {
     let outcome = downstream.deliver(&again).await;
     assert_eq!((outcome.finding, outcome.refuses_us), (Finding::NotApplied, true), "{outcome:?}");
     drop(downstream);
-    server.await.unwrap();
+    server.join_next().await.expect("the server's task").unwrap();
 }

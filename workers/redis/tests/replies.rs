@@ -97,10 +97,12 @@ async fn a_reply_that_does_not_come_is_unknown_and_nothing_is_repeated() {
 async fn a_connection_that_was_given_up_is_closed_without_another_attempt() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let downstream = served(&table(&listener.local_addr().unwrap().to_string())).downstream;
-    let server = tokio::spawn(super::server::silent_until_closed(listener));
+    let mut server = tokio::task::JoinSet::new();
+    server.spawn(super::server::silent_until_closed(listener));
     let outcome = deliver(&*downstream, effect("k"), Duration::from_millis(500)).await;
     assert_eq!(outcome.finding, Finding::Unknown);
-    tokio::time::timeout(LONG, server).await.expect("the connection is closed").unwrap();
+    let ended = tokio::time::timeout(LONG, server.join_next()).await.expect("the connection is closed");
+    ended.expect("the server's task").unwrap();
     drop(downstream);
 }
 
