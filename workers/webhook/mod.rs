@@ -88,7 +88,8 @@ impl WebhookDownstream {
     async fn find(&self, name: &str, deadline: Instant) -> Found {
         if !self.directory.is_read() || self.refusal(name).is_some() {
             let until = deadline.min(Instant::now() + FRESH_WAIT);
-            if timeout_at(until, self.directory.fresh()).await.is_err() {
+            let read = timeout_at(until, self.directory.fresh()).await.is_ok() && self.directory.is_read();
+            if !read {
                 return Found::NotNow("the endpoints could not be read from the database".to_owned());
             }
         }

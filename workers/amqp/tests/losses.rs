@@ -112,12 +112,14 @@ async fn an_attempt_without_a_confirm_ends_at_its_deadline_and_the_next_takes_an
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_when_its_attempt_ends_is_never_sent() {
     let (go, seen) = (Arc::new(Notify::new()), Arc::new(std::sync::Mutex::new(Vec::new())));
-    let (may_go, sees) = (go.clone(), seen.clone());
+    let came = Arc::new(Notify::new());
+    let (may_go, sees, comes) = (go.clone(), seen.clone(), came.clone());
     let broker = Broker::start(move |mut connection| {
-        let (go, seen) = (may_go.clone(), sees.clone());
+        let (go, seen, came) = (may_go.clone(), sees.clone(), comes.clone());
         async move {
             connection.greet().await;
             let first = connection.next().await.unwrap();
+            came.notify_one();
             go.notified().await;
             connection.ack(first.channel, first.tag, false).await;
             while let Some(message) = connection.next().await {
@@ -129,6 +131,7 @@ async fn what_waits_when_its_attempt_ends_is_never_sent() {
     .await;
     let downstream = at(&broker, "");
     let first = begin(&downstream, "first");
+    within(came.notified()).await;
     // Until the first one is confirmed, these wait.
     let late = within(begin_within(&downstream, "late", SOON)).await.unwrap();
     shows(&late, Finding::NotApplied, Phase::Connect);

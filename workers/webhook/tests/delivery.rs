@@ -12,7 +12,7 @@ use aftercommit::{
     outcome::{About, Finding, Outcome, Phase},
 };
 
-use super::{SECRET, attempt, deliver, disabled, effect, row, rows, served, with_acme};
+use super::{SECRET, attempt, deliver, disabled, effect, row, rows, served, with_acme, with_acme_unread};
 use crate::{
     http::tests::server::{Server, answer},
     webhook::sign::{Key, signatures},
@@ -228,7 +228,7 @@ async fn an_endpoint_reaches_nothing_inside_whoever_wrote_it() {
 #[tokio::test]
 async fn rows_that_were_read_long_ago_send_nothing_until_they_are_read_again() {
     let server = Server::answering(answer(204, "", "")).await;
-    let served = with_acme(&server.url, "");
+    let served = with_acme_unread(&server.url, "");
     let directory = served.downstream.directory().unwrap();
     directory.put(Reading { asked: 0, at: Boot::default() }, vec![]);
     let short = Attempt { timeout: Duration::from_millis(20), ..attempt(effect(), Ok(())) };

@@ -79,13 +79,18 @@ fn rows(served: &Served, rows: Vec<Endpoint>) {
 
 /// A downstream with the endpoint `acme` at `url`, and whatever else `toml` says.
 fn with_acme(url: &str, toml: &str) -> Served {
-    let port = url.rsplit_once(':').unwrap().1.split('/').next().unwrap();
-    let served = served(&format!(
-        "{toml}\negress = {{ allow = [\"127.0.0.1\"], http = true, ports = [{port}] }}\n\
-         [downstream.hooks.endpoints.acme]\nurl = \"{url}\"\nsecret = {{ env = \"HOOK_ACME\" }}\n"
-    ));
+    let served = with_acme_unread(url, toml);
     rows(&served, vec![]);
     served
+}
+
+/// The same, whose rows nobody has read yet.
+fn with_acme_unread(url: &str, toml: &str) -> Served {
+    let port = url.rsplit_once(':').unwrap().1.split('/').next().unwrap();
+    served(&format!(
+        "{toml}\negress = {{ allow = [\"127.0.0.1\"], http = true, ports = [{port}] }}\n\
+         [downstream.hooks.endpoints.acme]\nurl = \"{url}\"\nsecret = {{ env = \"HOOK_ACME\" }}\n"
+    ))
 }
 
 fn row(name: &str, url: &str, secrets: &str) -> Endpoint {
