@@ -54,6 +54,7 @@ pub(super) async fn run<B: Broker>(context: &Context, args: &BrokerArgs, broker:
     place.fill(args.effects, &args.common).await?;
     let drain = sink::drain(place.store.clone(), args.effects, args.concurrency).await?.rate();
     let harmonic = 1.0 / (1.0 / bare + 1.0 / drain);
+    let before = not_succeeded(&place).await?;
     place.fill(args.effects, &args.common).await?;
     talk!("Draining …");
     let served = served(broker, args.concurrency)?;
@@ -63,7 +64,11 @@ pub(super) async fn run<B: Broker>(context: &Context, args: &BrokerArgs, broker:
     let seconds = (clock.boot() - start).as_secs_f64();
     let delivered = broker.emptied().await?;
     sink::whole(delivered, args.effects)?;
-    all_succeeded(&place).await?;
+    let others = not_succeeded(&place).await?.saturating_sub(before);
+    if others > 0 {
+        let what = plural(others, "effect");
+        return Err(fail(Exit::Failure, format!("{what} did not succeed; `effects list` shows which")));
+    }
     let reached = rate(delivered, seconds) / harmonic;
     let text = format!(
         "Drained {} into {} in {seconds:.2} s: {:.0} effects/s\n\
@@ -89,15 +94,10 @@ pub(super) async fn run<B: Broker>(context: &Context, args: &BrokerArgs, broker:
 }
 
 /// A message that arrived is not yet an effect that is known to have been carried out: one in doubt is no throughput.
-async fn all_succeeded(place: &Place) -> anyhow::Result<()> {
+async fn not_succeeded(place: &Place) -> anyhow::Result<u64> {
     let counts = place.store.counts().await?;
     let others = counts.iter().filter(|count| count.downstream == NAME && count.state != State::Succeeded);
-    let others: u64 = others.map(|count| count.effects).sum();
-    if others > 0 {
-        let what = plural(others, "effect");
-        return Err(fail(Exit::Failure, format!("{what} did not succeed; `effects list` shows which")));
-    }
-    Ok(())
+    Ok(others.map(|count| count.effects).sum())
 }
 
 /// The kind, as a configuration would make it.
