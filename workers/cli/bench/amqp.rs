@@ -26,7 +26,7 @@ It writes to the database (use an empty one) and makes a queue of its own at
 the broker, which it removes.
 
 Example:
-  aftercommit bench amqp --url amqp://localhost --database postgres://localhost/b")]
+  aftercommit bench amqp --url amqp://localhost --database sqlite:b.db")]
 pub(crate) struct AmqpArgs {
     /// The broker
     #[arg(long, value_name = "URL", env = "AMQP_URL", hide_env_values = true)]

@@ -22,7 +22,7 @@ It writes to the database: use an empty one. It makes the stream
 AFTERCOMMIT_BENCH (in files) anew, and deletes it afterwards.
 
 Example:
-  aftercommit bench nats --url nats://localhost:4222 --database postgres://localhost/bench")]
+  aftercommit bench nats --url nats://localhost --database sqlite:b.db")]
 pub(crate) struct NatsArgs {
     /// The NATS server, with JetStream
     #[arg(long, value_name = "URL", default_value = "nats://localhost:4222")]

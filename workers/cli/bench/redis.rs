@@ -19,7 +19,7 @@ It writes to the database: use an empty one. It makes the stream
 aftercommit-bench anew, and deletes it afterwards; markers live for two minutes.
 
 Example:
-  aftercommit bench redis --url redis://localhost:6379 --database postgres://localhost/bench")]
+  aftercommit bench redis --url redis://localhost --database sqlite:b.db")]
 pub(crate) struct RedisArgs {
     /// The Redis server
     #[arg(long, value_name = "URL", default_value = "redis://localhost:6379")]
