@@ -226,9 +226,9 @@ impl Directory {
         self.answered.send_modify(|answered| *answered = reading.asked.max(*answered));
     }
 
-    /// Puts what was read just now, where nobody will read again: it is fresh enough for whoever asks.
+    /// Puts what was read just now, where nobody will read again: it is fresh enough for whoever asks, and never grows old.
     pub fn put_once(&self, endpoints: Vec<Endpoint>) {
-        self.put(Reading { asked: u64::MAX, at: self.clock.boot() }, endpoints);
+        self.put(Reading { asked: u64::MAX, at: self.clock.boot().plus(Duration::MAX) }, endpoints);
     }
 
     /// Notes what a call showed. It is looked at with the next reading; at once only where nothing more may be sent.
