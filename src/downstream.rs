@@ -1,8 +1,11 @@
 //! The seam to the outside: what a downstream kind implements, and what the engine is given of each downstream.
 
+pub mod endpoint;
+
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use crate::{
+    check::Check,
     contract::Contract,
     effect::Effect,
     outcome::{Outcome, Probed, Sighting},
@@ -24,11 +27,29 @@ pub trait Downstream: Send + Sync {
         None
     }
 
+    /// The endpoints of a downstream that has many by name: the engine keeps them fresh, and writes what is noted of them.
+    fn directory(&self) -> Option<&endpoint::Directory> {
+        None
+    }
+
+    /// Which of many endpoints this effect goes to, and how many calls that one gets at one time in this process: a slow one
+    /// must not take every slot of the downstream.
+    fn share(&self, _effect: &Effect) -> Option<(Arc<str>, u32)> {
+        None
+    }
+
     /// Asks once whether an effect in doubt was applied, and says what was seen; it applies nothing. Only what the contract
     /// recognises is a sighting, all else is [`Sighting::Unknown`]. It asks [`Probe::may_begin`] right before each exchange,
     /// stops within `probe.timeout`, and never repeats one.
     async fn probe(&self, _probe: &Probe) -> Probed {
         Probed::new(Sighting::Impossible, "this kind of downstream cannot be asked")
+    }
+
+    /// Connects, authenticates, and looks whether what the configuration and the contract say holds, as far as that can be
+    /// seen without any effect. It says what it saw, and what cannot be seen; it stops within `timeout`.
+    async fn check(&self, _timeout: Duration) -> Vec<Check> {
+        let found = "this kind of downstream cannot be looked at without an effect";
+        vec![Check::warn("downstream", found, "send something to it that may be sent")]
     }
 }
 

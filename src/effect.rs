@@ -1,6 +1,9 @@
 //! Effects and their parts: newtypes that parse, so that what exists is valid.
 
 pub(crate) mod fingerprint;
+mod recipients;
+
+pub use recipients::{RECIPIENTS_MAX, is_quoted};
 
 use std::{fmt, sync::Arc};
 
@@ -132,6 +135,8 @@ pub struct NewEffect {
     pub(crate) expires_at: Option<Timestamp>,
     pub(crate) metadata: Option<String>,
     pub(crate) trace_context: Option<String>,
+    /// It is one of several targets' effects.
+    pub(crate) split: Option<recipients::Split>,
 }
 
 impl NewEffect {
@@ -152,6 +157,7 @@ impl NewEffect {
             expires_at: None,
             metadata: None,
             trace_context: None,
+            split: None,
         }
     }
 
@@ -252,8 +258,7 @@ impl NewEffect {
     /// [`InvalidEffect`] when they do not serialise to an object, or hold U+0000.
     pub fn metadata(mut self, metadata: &impl serde::Serialize) -> Result<Self, InvalidEffect> {
         let text = object("metadata", metadata)?;
-        // Escaped backslashes are taken out in pairs: `"\\u0000"` is a backslash and five characters.
-        if text.replace("\\\\", "").contains("\\u0000") {
+        if holds_nul(&text) {
             return Err(InvalidEffect::column("metadata", "must not contain U+0000"));
         }
         self.metadata = Some(text);
@@ -266,6 +271,12 @@ impl NewEffect {
         self.trace_context = Some(traceparent.into());
         self
     }
+}
+
+/// Whether U+0000 stands somewhere in this JSON. Escaped backslashes are taken out in pairs: `"\\u0000"` is a backslash and five
+/// characters.
+fn holds_nul(json: &str) -> bool {
+    json.contains("\\u0000") && json.replace("\\\\", "").contains("\\u0000")
 }
 
 fn object(column: &'static str, value: &impl serde::Serialize) -> Result<String, InvalidEffect> {

@@ -1,9 +1,12 @@
 //! Writing effects into the caller's transaction.
 
-use std::future::Future;
+use std::{
+    collections::{BTreeMap, HashMap},
+    future::Future,
+};
 
 use crate::{
-    effect::{EffectId, NewEffect},
+    effect::{EffectId, IdempotencyKey, InvalidEffect, NewEffect},
     error::EnqueueError,
     state::State,
 };
@@ -77,7 +80,8 @@ impl Outbox {
         connection.enqueue_one(effect).await
     }
 
-    /// Writes many effects into the caller's transaction; a result per effect, in the order given.
+    /// Writes many effects into the caller's transaction; a result per effect, in the order given. Of several targets' effects
+    /// ([`NewEffect::for_each_target`]) the first is written first, since it has the key: where it is refused, so are the others.
     ///
     /// # Errors
     ///
@@ -87,6 +91,65 @@ impl Outbox {
         connection: &mut C,
         effects: Vec<NewEffect>,
     ) -> Result<Vec<Result<Enqueued, EnqueueError>>, EnqueueError> {
-        connection.enqueue_all(effects).await
+        let follows = |effect: &NewEffect| effect.split.as_ref().is_some_and(|split| !split.is_first);
+        if !effects.iter().any(follows) {
+            return connection.enqueue_all(effects).await;
+        }
+        let (mut places, mut leads, mut followers) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, effect) in effects.into_iter().enumerate() {
+            if follows(&effect) {
+                followers.push((place, effect));
+            } else {
+                places.push(place);
+                leads.push(effect);
+            }
+        }
+        let splits: Vec<_> = leads.iter().map(|lead| lead.split.clone()).collect();
+        let mut results: BTreeMap<usize, Result<Enqueued, EnqueueError>> = BTreeMap::new();
+        let mut refused: HashMap<IdempotencyKey, usize> = HashMap::new();
+        for ((place, split), result) in
+            places.into_iter().zip(splits).zip(connection.enqueue_all(leads).await?)
+        {
+            if let Some(split) = split.filter(|_split| result.is_err()) {
+                refused.insert(split.of, place);
+            }
+            results.insert(place, result);
+        }
+        let (mut places, mut rest) = (Vec::new(), Vec::new());
+        for (place, effect) in followers {
+            let lead = effect.split.as_ref().and_then(|split| refused.get(&split.of));
+            match lead.and_then(|lead| results.get(lead)) {
+                Some(Err(error)) => {
+                    let error = of_the_first(error);
+                    results.insert(place, Err(error));
+                }
+                Some(Ok(_)) | None => {
+                    places.push(place);
+                    rest.push(effect);
+                }
+            }
+        }
+        if !rest.is_empty() {
+            results.extend(places.into_iter().zip(connection.enqueue_all(rest).await?));
+        }
+        Ok(results.into_values().collect())
+    }
+}
+
+/// Why an effect is not written whose first was refused with `error`.
+fn of_the_first(error: &EnqueueError) -> EnqueueError {
+    match error {
+        EnqueueError::Invalid(invalid) => EnqueueError::Invalid(invalid.clone()),
+        EnqueueError::OtherRequest { downstream, key, id } => {
+            EnqueueError::OtherRequest { downstream: downstream.clone(), key: key.clone(), id: *id }
+        }
+        EnqueueError::NeedsName { downstream, key, id } => {
+            EnqueueError::NeedsName { downstream: downstream.clone(), key: key.clone(), id: *id }
+        }
+        EnqueueError::Database(_) => InvalidEffect::column(
+            "target",
+            "is one of several, and the effect of the first could not be written",
+        )
+        .into(),
     }
 }

@@ -25,9 +25,19 @@ pub fn derive(scope: &str, request_key: &str, name: &str) -> IdempotencyKey {
 /// The key that an effect without one has: derived inside a guarded request, so that the same request, should it run again,
 /// finds the same effects; random outside.
 pub(crate) fn of_effect(effect: &NewEffect, request: Option<&(Scope, RequestKey)>) -> IdempotencyKey {
+    let key = of_intent(effect, request);
+    match &effect.split {
+        None => key,
+        Some(split) if split.is_first => key,
+        Some(_) => derive(&effect.downstream, key.as_str(), effect.target.as_deref().unwrap_or_default()),
+    }
+}
+
+/// The key before it is split among several targets.
+fn of_intent(effect: &NewEffect, request: Option<&(Scope, RequestKey)>) -> IdempotencyKey {
     match (&effect.key, request) {
         (Some(key), _) => key.clone(),
-        (None, None) => IdempotencyKey::random(),
+        (None, None) => effect.split.as_ref().map_or_else(IdempotencyKey::random, |split| split.of.clone()),
         (None, Some((scope, key))) => {
             let operation = effect.operation.as_deref().unwrap_or_default();
             let place = || format!("{}/{operation}", effect.downstream);

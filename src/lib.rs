@@ -6,11 +6,14 @@
 //! and no HTTP: kinds live in `aftercommit-workers`.
 //!
 //! Modules in reading order: the vocabulary ([`effect`], [`key`], [`state`], [`contract`], [`outcome`], [`schedule`]), the
-//! heart ([`decision`], [`verb`]), the seams ([`downstream`], [`store`]), the engine ([`engine`]), and the library side of
+//! heart ([`decision`], [`verb`]), the seams ([`downstream`], with [`conformance`] for those who write one, and [`store`]), the
+//! engine ([`engine`]), and the library side of
 //! enqueueing ([`enqueue`]), of incoming requests ([`guard`]), and of those who send them ([`client`]).
 
+pub mod check;
 pub mod client;
 pub mod clock;
+pub mod conformance;
 pub mod contract;
 pub mod decision;
 pub mod downstream;

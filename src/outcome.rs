@@ -13,9 +13,10 @@ pub struct Outcome {
     pub replayed: bool,
     /// The downstream asked not to be called before this much time has passed.
     pub retry_after: Option<Duration>,
-    /// The downstream did not accept the credentials that we sent, or none where it should have had some: no effect will fare
-    /// better until a person mended them. Never of a place that an effect named and that gets none: only that effect wanted it.
-    pub credentials_refused: bool,
+    /// The downstream refuses us, not this effect: it did not accept the credentials that we sent, or none where it should have
+    /// had some; it greets us with a refusal; or it is not what the configuration says. No effect will fare better until a
+    /// person mended that. Never of a place that an effect named and that gets no credentials: only that effect wanted it.
+    pub refuses_us: bool,
     /// A sentence for people: what happened, without secrets. At most [`REASON_MAX`] bytes are stored.
     pub reason: String,
     /// What the downstream said, if it said anything.
@@ -209,7 +210,7 @@ impl Outcome {
             phase,
             replayed: false,
             retry_after: None,
-            credentials_refused: false,
+            refuses_us: false,
             reason: reason.into(),
             response: None,
         }

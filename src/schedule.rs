@@ -58,7 +58,7 @@ impl Policy {
 
     /// How an effect is retried whose only trouble were the credentials of the downstream it goes to: that uses up nothing, and
     /// it is due at once when the downstream is resumed.
-    pub fn after_refused_credentials(&self) -> Self {
+    pub fn after_being_refused(&self) -> Self {
         Self {
             initial: DELAY_MIN,
             max: DELAY_MIN,

@@ -13,6 +13,9 @@ mod engine;
 mod guard;
 
 #[cfg(test)]
+mod downstreams;
+
+#[cfg(test)]
 mod e2e;
 
 #[cfg(test)]

@@ -4,6 +4,12 @@
 #   AFTERCOMMIT_TEST_POSTGRES     URL of a PostgreSQL superuser
 #   AFTERCOMMIT_TEST_PGBOUNCER    the same through pgbouncer: transaction mode, two server connections per database
 #   AFTERCOMMIT_TEST_AMQP         URL of a RabbitMQ
+#   AFTERCOMMIT_TEST_NATS         URL of a NATS server with JetStream
+#   AFTERCOMMIT_TEST_REDIS        URL of a Redis
+#   AFTERCOMMIT_TEST_SMTP         URL of a mail server that takes mail for shop.test and delivers it into ...
+#   AFTERCOMMIT_TEST_MAILDIR      ... this folder, in Maildir format
+#   AFTERCOMMIT_TEST_NATS_SERVER  the NATS server's program, and
+#   AFTERCOMMIT_TEST_RABBITMQ     RabbitMQ's program, for tests that start and kill a server of their own
 #   AFTERCOMMIT_TEST_PG_BIN       folder of the server's binaries, for tests that start and kill a server of their own
 #   AFTERCOMMIT_TEST_PYTHON       a Python with tests/requirements.txt
 #   AFTERCOMMIT_TEST_LOCALSTRIPE  localstripe, of tests/requirements.txt
@@ -129,6 +135,74 @@ print(f"host={p.hostname} port={p.port or 5432} user={p.username}" + (f" passwor
   die "pgbouncer did not start"
 }
 
+# launch NAME USER COMMAND...: starts a server in a folder of its own, and stops it with the others.
+launch() {
+  local name=$1 user=$2
+  shift 2
+  (cd "$scratch/$name" && as "$user" "$@") >>"$scratch/$name.log" 2>&1 &
+  pids+=("$!")
+}
+
+# room NAME USER: a folder that only the server's user needs.
+room() {
+  mkdir -p "$scratch/$1"
+  [ "$(id -u)" != 0 ] || chown -R "$2:" "$scratch/$1"
+}
+
+# answers PORT: waits until somebody listens there; fails when nobody does in ten seconds, or when the server ended.
+answers() {
+  local n
+  for n in $(seq 1 200); do
+    if (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; then return; fi
+    kill -0 "${pids[-1]}" 2>/dev/null || return 1
+    sleep .05
+  done
+  return 1
+}
+
+# start NAME: calls launch_NAME PORT until a server answers there; the port may be taken before the server has it.
+start() {
+  local name=$1 try port
+  for try in 1 2 3; do
+    port=$(free_port)
+    "launch_$name" "$port"
+    if answers "$port"; then return; fi
+    kill -KILL "${pids[-1]}" 2>/dev/null || true
+    say "$name did not start on port $port (try $try)"
+  done
+  tail -20 "$scratch/$name.log" >&2
+  die "$name did not start"
+}
+
+launch_nats() {
+  local user
+  user=$(if id nats >/dev/null 2>&1; then echo nats; else server_user; fi)
+  room nats "$user"
+  launch nats "$user" "$nats" -a 127.0.0.1 -p "$1" -js -sd "$scratch/nats"
+  export AFTERCOMMIT_TEST_NATS=nats://127.0.0.1:$1
+}
+
+launch_redis() {
+  local user
+  user=$(if id redis >/dev/null 2>&1; then echo redis; else server_user; fi)
+  room redis "$user"
+  launch redis "$user" redis-server --port "$1" --bind 127.0.0.1 --dir "$scratch/redis" --appendonly yes --save ''
+  export AFTERCOMMIT_TEST_REDIS=redis://127.0.0.1:$1
+}
+
+# A mail server that we did not write: it takes mail for shop.test and one refused address, and puts it into a Maildir.
+launch_exim() {
+  local user
+  user=$(if id Debian-exim >/dev/null 2>&1; then echo Debian-exim; else server_user; fi)
+  rm -rf "$scratch/exim"
+  mkdir -p "$scratch/exim/spool"
+  room exim "$user"
+  sed -e "s|@PORT@|$1|; s|@FOLDER@|$scratch/exim|; s|@USER@|$user|; s|@GROUP@|$(id -gn "$user")|" tests/exim.conf >"$scratch/exim.conf"
+  chmod 644 "$scratch/exim.conf"
+  launch exim "$user" "$exim" -C "$scratch/exim.conf" -bdf
+  export AFTERCOMMIT_TEST_SMTP=smtp://127.0.0.1:$1 AFTERCOMMIT_TEST_MAILDIR=$scratch/exim/box
+}
+
 # RabbitMQ takes ten seconds to start: launch_rabbitmq does not wait for it, await_rabbitmq does.
 launch_rabbitmq() {
   local user folder
@@ -224,7 +298,19 @@ start_services() {
     pgbouncer=$(PATH=$PATH:/usr/sbin command -v pgbouncer)
   fi
 
+  nats=$(PATH=$PATH:/usr/sbin command -v nats-server || true)
+  exim=$(PATH=$PATH:/usr/sbin command -v exim4 || true)
+  local missing=()
+  [ -n "$nats" ] || missing+=(nats-server)
+  [ -n "$exim" ] || missing+=(exim4-daemon-light)
+  command -v redis-server >/dev/null || missing+=(redis-server)
+  if [ ${#missing[@]} -gt 0 ]; then apt_install "${missing[@]}"; fi
+  nats=$(PATH=$PATH:/usr/sbin command -v nats-server)
+  exim=$(PATH=$PATH:/usr/sbin command -v exim4)
+  export AFTERCOMMIT_TEST_NATS_SERVER=$nats
+
   rabbitmq=/usr/lib/rabbitmq/bin/rabbitmq-server
+  export AFTERCOMMIT_TEST_RABBITMQ=$rabbitmq
   if [ -z "${AFTERCOMMIT_TEST_AMQP:-}" ]; then
     [ -x "$rabbitmq" ] || apt_install rabbitmq-server
     launch_rabbitmq
@@ -245,5 +331,8 @@ start_services() {
 
   if [ -z "${AFTERCOMMIT_TEST_POSTGRES:-}" ]; then start_postgres; fi
   if [ -z "${AFTERCOMMIT_TEST_PGBOUNCER:-}" ]; then start_pgbouncer; fi
+  if [ -z "${AFTERCOMMIT_TEST_NATS:-}" ]; then start nats; fi
+  if [ -z "${AFTERCOMMIT_TEST_REDIS:-}" ]; then start redis; fi
+  if [ -z "${AFTERCOMMIT_TEST_SMTP:-}" ]; then start exim; fi
   if [ -z "${AFTERCOMMIT_TEST_AMQP:-}" ]; then await_rabbitmq; fi
 }

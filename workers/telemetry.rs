@@ -63,9 +63,12 @@ pub(crate) fn start(verbosity: Verbosity, format: Option<Format>) {
 }
 
 /// Our own events, and others' from `warn` up: below that, HTTP and database libraries print headers, frames, statements and
-/// what the server tells its clients.
+/// what the server tells its clients. Nothing of the brokers' clients: `lapin` warns of a returned message by printing all of
+/// it, body and headers, and what matters of theirs the kind says itself.
 fn is_ours_or_grave(metadata: &Metadata<'_>) -> bool {
-    metadata.target().starts_with("aftercommit") || *metadata.level() <= Level::WARN
+    let target = metadata.target();
+    let of_a_client = ["lapin", "async_nats", "redis"].iter().any(|client| target.starts_with(client));
+    target.starts_with("aftercommit") || (*metadata.level() <= Level::WARN && !of_a_client)
 }
 
 fn filter(verbosity: Verbosity) -> EnvFilter {
@@ -80,4 +83,45 @@ fn filter(verbosity: Verbosity) -> EnvFilter {
         }
     }
     EnvFilter::new(verbosity.directives())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{self, Write},
+        sync::{Arc, Mutex},
+    };
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_a_library_warns_of_is_shown_but_never_a_returned_message() {
+        let written = Written::default();
+        let writer = written.clone();
+        let builder =
+            tracing_subscriber::fmt().with_max_level(Level::TRACE).with_writer(move || writer.clone());
+        let subscriber = builder.finish().with(filter_fn(is_ours_or_grave));
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(target: "lapin::returned_messages", "Server returned us a message: its body");
+            tracing::warn!(target: "another_library", "something grave");
+            tracing::debug!(target: "another_library", "something small");
+            tracing::debug!(target: "aftercommit::engine", "something of ours");
+        });
+        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        assert!(text.contains("grave") && text.contains("ours"), "{text}");
+        assert!(!text.contains("body") && !text.contains("small"), "{text}");
+    }
 }

@@ -10,7 +10,8 @@ use futures_util::FutureExt;
 
 use super::{
     Counters, Shared, Stop, budget,
-    held_by::{self, Budgets, Hold, Pass},
+    crowd::Place,
+    held_by::{self, Budgets, Hold, Pass, Whose},
     lease::{Base, Held},
     settle::Settling,
 };
@@ -19,6 +20,7 @@ use crate::{
     decision::{self, Decision},
     downstream::{Attempt, Closed, Gate, Served, Terms},
     outcome::{About, Finding, Outcome, Phase},
+    schedule::unit,
     store::{Claim, Next},
 };
 
@@ -48,6 +50,7 @@ pub(super) async fn run(shared: &Shared, mut holding: Holding, stop: &Stop) -> O
     let serving = &shared.served[&holding.claim.effect.downstream].served;
     let Some(terms) = serving.terms_of(holding.claim.effect.operation.as_deref()) else {
         let outcome = unknown_operation(&holding.claim);
+        spare(shared, &holding);
         return Some(decided(shared, holding, serving.terms.clone(), outcome, None));
     };
     budget::pass(shared, serving, &mut holding).await;
@@ -59,6 +62,14 @@ pub(super) async fn run(shared: &Shared, mut holding: Holding, stop: &Stop) -> O
     settling
 }
 
+/// A call that a rate granted and that was not made is somebody else's: what is put off must not spend what the others wait for.
+fn spare(shared: &Shared, holding: &Holding) {
+    let downstream = &holding.claim.effect.downstream;
+    if shared.served[downstream].served.rate.is_some() {
+        shared.budgets.spare(downstream);
+    }
+}
+
 async fn tried(
     shared: &Shared,
     serving: &Served,
@@ -68,12 +79,16 @@ async fn tried(
 ) -> Option<Settling> {
     let now = holding.base.now(&*shared.clock);
     if let Some(decision) = must_not_send(&holding.claim, terms, now) {
-        return Some(Settling::unstarted(holding, Next::Decided(decision), None));
+        return Some(unstarted(shared, holding, Next::Decided(decision), None));
     }
+    let _place = match place(shared, serving, &holding) {
+        Ok(place) => place,
+        Err(wait) => return Some(put_off(shared, holding, terms, wait)),
+    };
     let started = now;
     match call(shared, serving, terms, &holding, stop).await {
         Called::Outcome(outcome) => Some(answered(shared, holding, terms.clone(), outcome, started).await),
-        Called::NotBegun(Closed::Stopping) => Some(Settling::unstarted(holding, Next::GiveBack, None)),
+        Called::NotBegun(Closed::Stopping) => Some(unstarted(shared, holding, Next::GiveBack, None)),
         Called::NotBegun(Closed::Held) => Some(held_back(shared, holding, terms)),
         Called::NotBegun(Closed::TooLate) => Some(too_late(shared, holding, terms)),
         Called::Abandoned => {
@@ -83,6 +98,29 @@ async fn tried(
             None
         }
     }
+}
+
+fn unstarted(shared: &Shared, holding: Holding, next: Next, sweep_at: Option<Timestamp>) -> Settling {
+    spare(shared, &holding);
+    Settling::unstarted(holding, next, sweep_at)
+}
+
+/// A place among the calls to the endpoint that the effect goes to, where there is one; else by how much it is put off.
+fn place(shared: &Shared, serving: &Served, holding: &Holding) -> Result<Option<Place>, Duration> {
+    let effect = &holding.claim.effect;
+    let Some((endpoint, limit)) = serving.downstream.share(effect) else { return Ok(None) };
+    let name = (effect.downstream.clone(), endpoint);
+    shared.crowds.enter(name, limit, shared.clock.boot()).map(Some)
+}
+
+/// The endpoint has as many calls open as it gets: nothing was sent. Each effect is put off by another part of the time.
+fn put_off(shared: &Shared, holding: Holding, terms: &Terms, wait: Duration) -> Settling {
+    let now = holding.base.now(&*shared.clock);
+    let until = now.plus(wait.mul_f64(0.5 + unit(holding.claim.effect.id, holding.claim.number)));
+    let history = &holding.claim.history;
+    let next = held_by::held(terms, history, (now, Some(until)), Whose::Effect);
+    let sweep_at = super::settle::sweep_at(&terms.contract, terms.timeout, history, history.uncertain);
+    unstarted(shared, holding, next, sweep_at)
 }
 
 /// Asked with the claim in hand: what the claim statement cannot know.
@@ -100,7 +138,7 @@ fn must_not_send(claim: &Claim, terms: &Terms, now: Timestamp) -> Option<Decisio
 fn too_late(shared: &Shared, holding: Holding, terms: &Terms) -> Settling {
     let now = holding.base.now(&*shared.clock);
     let next = must_not_send(&holding.claim, terms, now).map_or(Next::GiveBack, Next::Decided);
-    Settling::unstarted(holding, next, None)
+    unstarted(shared, holding, next, None)
 }
 
 /// The downstream is paused, or its origin wants to be left alone: nothing was sent.
@@ -111,7 +149,7 @@ fn held_back(shared: &Shared, holding: Holding, terms: &Terms) -> Settling {
     let next = must_not_send(&holding.claim, terms, now)
         .map_or_else(|| held_by::held(terms, history, (now, until), holding.pass.whose), Next::Decided);
     let sweep_at = super::settle::sweep_at(&terms.contract, terms.timeout, history, history.uncertain);
-    Settling::unstarted(holding, next, sweep_at)
+    unstarted(shared, holding, next, sweep_at)
 }
 
 /// The fleet hears what the call showed; then it is decided upon.
@@ -122,10 +160,13 @@ async fn answered(
     outcome: Outcome,
     started: Timestamp,
 ) -> Settling {
+    if outcome.phase == Phase::Render {
+        spare(shared, &holding);
+    }
     shared.budgets.observe(&holding.pass, &outcome, terms.policy.max_pause, shared.clock.boot());
-    if outcome.credentials_refused {
+    if outcome.refuses_us {
         budget::pause_refused(shared, &holding.claim.effect.downstream, &outcome.reason).await;
-        terms.policy = terms.policy.after_refused_credentials();
+        terms.policy = terms.policy.after_being_refused();
     }
     decided(shared, holding, terms, outcome, Some(started))
 }

@@ -134,12 +134,15 @@ pub(super) fn concern(shared: &Shared, wants: &[Want]) -> bool {
 
 /// Gives back what a claim under `want` did not use.
 pub(super) async fn unused(shared: &Shared, want: &Want, calls: u32) {
-    let served = &shared.served[&want.downstream].served;
     if want.trial {
-        shared.budgets.end_trial(served.origin.as_ref());
+        shared.budgets.end_trial(shared.served[&want.downstream].served.origin.as_ref());
     }
-    let Some(rate) = served.rate else { return };
-    if let Err(error) = shared.store.give_back(&want.downstream, rate, calls).await {
+    give_back(shared, &want.downstream, calls).await;
+}
+
+async fn give_back(shared: &Shared, downstream: &Arc<str>, calls: u32) {
+    let Some(rate) = shared.served[downstream].served.rate else { return };
+    if let Err(error) = shared.store.give_back(downstream, rate, calls).await {
         tracing::debug!(%error, "calls that were not made were not given back: the rate makes up for them");
     }
 }
@@ -200,7 +203,7 @@ pub(super) async fn pause_refused(shared: &Shared, downstream: &Arc<str>, reason
 async fn write_refusal(shared: &Shared, downstream: &Arc<str>, reason: &str) -> Result<(), StoreError> {
     if shared.store.pause_refused(downstream, &shared.config.worker, reason).await? {
         tracing::error!(%downstream, reason,
-            "the downstream refused our credentials and is paused: mend them, then resume it with `aftercommit downstreams resume`");
+            "the downstream refuses us and is paused: mend its credentials or configuration, then resume it with `aftercommit downstreams resume`");
     }
     shared.budgets.refusal_written(downstream);
     Ok(())
@@ -270,6 +273,9 @@ async fn refresh(shared: &Shared) -> Result<(), StoreError> {
 }
 
 async fn tell(shared: &Shared) -> Result<(), StoreError> {
+    for (downstream, calls) in shared.budgets.take_unmade() {
+        give_back(shared, &downstream, calls).await;
+    }
     for (downstream, reason) in shared.budgets.refusals() {
         write_refusal(shared, &downstream, &reason).await?;
     }

@@ -81,6 +81,8 @@ struct Local {
     refusals: BTreeMap<Arc<str>, String>,
     /// How many of them were written: a copy that was read before one was is too old.
     refusals_written: u64,
+    /// Calls that rates granted and nobody made, by downstream.
+    unmade: BTreeMap<Arc<str>, u32>,
 }
 
 /// An origin in trouble, on this machine's clock.
@@ -135,8 +137,15 @@ impl Budgets {
         let Some(origin) = &pass.origin else { return };
         let sign = match sign {
             Sign::Failed if pass.trial => Sign::TrialFailed,
+            Sign::Unreached if pass.trial => Sign::TrialUnreached,
             Sign::Nothing if pass.trial => Sign::TrialEnded,
-            Sign::Answered | Sign::Failed | Sign::TrialFailed | Sign::TrialEnded | Sign::Nothing => sign,
+            Sign::Answered
+            | Sign::Failed
+            | Sign::Unreached
+            | Sign::TrialFailed
+            | Sign::TrialUnreached
+            | Sign::TrialEnded
+            | Sign::Nothing => sign,
         };
         let untroubled = !self.troubled();
         match (sign, pause) {
@@ -162,6 +171,17 @@ impl Budgets {
         let report = Report { origin, sign: Sign::TrialEnded, pause: None, reason: String::new() };
         self.lock().reports.push(report);
         self.found.notify_one();
+    }
+
+    /// A call of `downstream` that its rate granted was not made.
+    pub(super) fn spare(&self, downstream: &Arc<str>) {
+        *self.lock().unmade.entry(Arc::clone(downstream)).or_default() += 1;
+        self.found.notify_one();
+    }
+
+    /// Takes the calls that were granted and not made.
+    pub(super) fn take_unmade(&self) -> BTreeMap<Arc<str>, u32> {
+        std::mem::take(&mut self.lock().unmade)
     }
 
     /// Nothing more of this downstream: its credentials were refused.
@@ -279,7 +299,7 @@ impl Trouble {
     fn learn(&mut self, sign: Sign, pause: Option<Duration>, now: Boot) {
         match sign {
             Sign::Answered => (self.failing, self.open_until) = (false, None),
-            Sign::Failed | Sign::TrialFailed => self.failing = true,
+            Sign::Failed | Sign::Unreached | Sign::TrialFailed | Sign::TrialUnreached => self.failing = true,
             Sign::TrialEnded | Sign::Nothing => {}
         }
         self.paused_until = self.paused_until.max(pause.map(|pause| now.plus(pause)));
@@ -290,7 +310,9 @@ impl Trouble {
 fn sign(outcome: &Outcome) -> Sign {
     match (outcome.finding, outcome.phase) {
         (_, Phase::Render | Phase::Lease) | (Finding::LeaseEnded, _) => Sign::Nothing,
-        (Finding::NotApplied, Phase::Connect) | (Finding::Unknown, _) => Sign::Failed,
+        (Finding::NotApplied, Phase::Connect) => Sign::Unreached,
+        // A connection that breaks before what counts was sent is no answer.
+        (Finding::Unknown, _) | (Finding::NotApplied, Phase::Send) => Sign::Failed,
         (
             Finding::Applied
             | Finding::AlreadyDone

@@ -1,7 +1,8 @@
 //! The worker's engine: claim, attempt, decide, settle, sweep.
 //!
 //! `intake` claims (committed before the call), `attempt` carries one claim out, `settle` writes what was decided in
-//! batches, `budget` and `held_by` keep to rates, pauses and breakers, `hold` to HOLD, `renew` keeps leases alive from a
+//! batches, `budget` and `held_by` keep to rates, pauses and breakers, `endpoints` and `crowd` to the many places of one
+//! downstream, `hold` to HOLD, `renew` keeps leases alive from a
 //! thread of its own, `sweep` judges leases that ended, `retention` drops what was kept long enough. The loops live here
 //! once; what differs per database lives in `store`, what differs per downstream behind
 //! [`crate::downstream::Downstream`]. Only [`crate::decision`] decides.
@@ -9,6 +10,8 @@
 mod attempt;
 mod budget;
 mod config;
+mod crowd;
+mod endpoints;
 mod figures;
 mod held_by;
 mod hold;
@@ -78,6 +81,8 @@ struct Shared {
     counters: Counters,
     /// What holds calls back; asked right before every first byte.
     budgets: Arc<Budgets>,
+    /// Open calls by endpoint, where a downstream has many.
+    crowds: Arc<crowd::Crowds>,
     figures: Figures,
     /// What the prober has under way: whoever waits until this worker is idle asks.
     probing: idle::Probing,
@@ -127,6 +132,7 @@ impl Engine {
             leases: Leases::default(),
             counters: Counters::default(),
             budgets: Arc::default(),
+            crowds: Arc::default(),
             figures,
             probing: idle::Probing::default(),
             next_due: AtomicI64::new(i64::MAX),
@@ -235,6 +241,7 @@ struct Session {
     outcomes: mpsc::Sender<Settling>,
     settler: tokio::task::JoinHandle<()>,
     budgets: Sharing,
+    endpoints: endpoints::Reading,
     renewals: Renewals,
 }
 
@@ -242,12 +249,13 @@ impl Session {
     async fn start(shared: &Arc<Shared>, stop: &Stop) -> Result<Self, StoreError> {
         shared.register(stop).await?;
         let budgets = Sharing::start(shared).await?;
+        let endpoints = endpoints::Reading::start(shared).await?;
         let tracker = TaskTracker::new();
         let (outcomes, inbox) = mpsc::channel(shared.config.concurrency as usize + SETTLE_BATCH_MAX);
         let settler = TaskTracker::new().spawn(settle::run(shared.clone(), inbox, stop.abort.clone()));
         let renewals = Renewals::start(shared.clone())
             .map_err(|error| StoreError::Unsupported(format!("no thread for lease renewals: {error}")))?;
-        Ok(Self { shared: shared.clone(), tracker, outcomes, settler, budgets, renewals })
+        Ok(Self { shared: shared.clone(), tracker, outcomes, settler, budgets, endpoints, renewals })
     }
 
     fn intake(&self, stop: &Stop) -> Intake {
@@ -275,6 +283,7 @@ impl Session {
         };
         log_panic("settle", settled);
         log_panic("budget", self.budgets.stop().await);
+        self.endpoints.stop().await;
         self.shared.close_journal().await;
         self.renewals.stop().await;
         if let Err(error) = self.shared.store.leave(&self.shared.config.worker).await {

@@ -271,7 +271,7 @@ async fn heard<'t>(
         return Cow::Borrowed(terms);
     }
     budget::pause_refused(shared, &due.effect.downstream, &probed.reason).await;
-    let policy = terms.policy.after_refused_credentials();
+    let policy = terms.policy.after_being_refused();
     Cow::Owned(Terms { policy, ..terms.clone() })
 }
 

@@ -161,7 +161,7 @@ impl Attempted {
             decision: Next::Decided(decision.clone()),
             attempt: Some(AttemptLog::of(claim.number, worker.clone(), outcome, began, ended)),
             // A pause burns nothing: the call is in the log and in no budget.
-            counts: outcome.phase.may_have_reached() && !outcome.credentials_refused,
+            counts: outcome.phase.may_have_reached() && !outcome.refuses_us,
             uncertain,
             quiet_at: travelling.then(|| started_at.plus(terms.timeout).plus(terms.contract.margin)),
             sweep_at: sweep_at(&terms.contract, terms.timeout, &claim.history, uncertain),

@@ -15,6 +15,8 @@ pub const FAILURES_TO_OPEN: u32 = 10;
 const OPEN_FIRST: Duration = Duration::from_secs(1);
 /// No trial is put off for longer: a call a minute hurts nobody.
 const OPEN_MAX: Duration = Duration::from_secs(60);
+/// Nor one after a trial that found nobody there: it cost no effect anything, and whoever restarts should not wait for us.
+const UNREACHED_MAX: Duration = Duration::from_secs(4);
 
 /// What is known of an origin that is, or was lately, in trouble.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,8 +42,12 @@ pub enum Sign {
     Answered,
     /// It did not answer, or only that it is broken.
     Failed,
-    /// The same, in the one call that was let through to find out.
+    /// Nobody was there: not a byte of the call left.
+    Unreached,
+    /// It did not answer, in the one call that was let through to find out.
     TrialFailed,
+    /// Nobody was there, in that call.
+    TrialUnreached,
     /// The trial came to nothing: no call was made.
     TrialEnded,
     /// Nothing about its health.
@@ -96,14 +102,15 @@ impl Origin {
                 (self.failures, self.opens, self.open_until, self.trial_until) = (0, 0, None, None);
             }
             // What was under way when it opened says nothing new.
-            Sign::Failed if self.open_until.is_some() => {}
-            Sign::Failed => {
+            Sign::Failed | Sign::Unreached if self.open_until.is_some() => {}
+            Sign::Failed | Sign::Unreached => {
                 self.failures = self.failures.saturating_add(1);
                 if self.failures >= FAILURES_TO_OPEN {
-                    self = self.open(now);
+                    self = self.open(OPEN_MAX, now);
                 }
             }
-            Sign::TrialFailed => self = self.open(now),
+            Sign::TrialFailed => self = self.open(OPEN_MAX, now),
+            Sign::TrialUnreached => self = self.open(UNREACHED_MAX, now),
             Sign::TrialEnded => self.trial_until = None,
             Sign::Nothing => {}
         }
@@ -113,8 +120,8 @@ impl Origin {
         self
     }
 
-    fn open(self, now: Timestamp) -> Self {
-        let length = OPEN_FIRST.saturating_mul(1 << self.opens.min(16)).min(OPEN_MAX);
+    fn open(self, at_most: Duration, now: Timestamp) -> Self {
+        let length = OPEN_FIRST.saturating_mul(1 << self.opens.min(16)).min(at_most);
         Self {
             opens: self.opens.saturating_add(1),
             open_until: Some(now.plus(length)),
@@ -168,6 +175,23 @@ mod tests {
             now = now.plus(Duration::from_secs(seconds));
         }
         assert_eq!(origin.after(Sign::Answered, None, now), Origin::default());
+    }
+
+    #[test]
+    fn an_origin_where_nobody_is_is_tried_every_few_seconds() {
+        let mut origin = failed(FAILURES_TO_OPEN);
+        let mut now = at(101);
+        for seconds in [2, 4, 4, 4] {
+            origin = origin.after(Sign::TrialUnreached, None, now);
+            assert_eq!(origin.open_until, Some(now.plus(Duration::from_secs(seconds))));
+            now = now.plus(Duration::from_secs(seconds));
+        }
+        let broken = origin.after(Sign::TrialFailed, None, now);
+        assert_eq!(
+            broken.open_until,
+            Some(now.plus(Duration::from_secs(32))),
+            "that one costs an effect its certainty"
+        );
     }
 
     #[test]

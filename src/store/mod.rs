@@ -7,6 +7,7 @@ mod breaker;
 mod budget;
 mod claim;
 mod doctor;
+mod endpoints;
 pub mod identity;
 mod page;
 #[cfg(feature = "postgres")]
@@ -25,6 +26,7 @@ pub use claim::{
     Want,
 };
 pub use doctor::{Connections, EngineFacts, Examine, Examined, PostgresFacts, Session, SqliteFacts};
+pub use endpoints::Endpoints;
 pub use page::{
     Audited, Content, Count, DownstreamInfo, Filter, Intent, LoggedAttempt, Look, PAGE_MAX, RequestFilter,
     RequestInfo, Status, WorkerInfo,
@@ -42,7 +44,7 @@ use crate::{
 };
 
 /// The newest schema this library knows; `migrate` brings a database to it, and a newer one is refused.
-pub const SCHEMA_VERSION: i32 = 8;
+pub const SCHEMA_VERSION: i32 = 10;
 
 /// A worker as it registers itself at every (re)connect.
 #[derive(Clone, Debug)]
@@ -86,7 +88,7 @@ pub type TermsIds = Vec<(Arc<str>, Option<String>, i64)>;
 /// The engine's verbs. Every method is one transaction; an error means that nothing is known of its effect, and the caller
 /// may repeat it. Dropping a future may leave a connection in a transaction: run these in tasks that are never aborted.
 #[async_trait::async_trait]
-pub trait Store: Budget + Probes + Retain + identity::Identify {
+pub trait Store: Budget + Endpoints + Probes + Retain + identity::Identify {
     /// Makes names, contracts and terms known, and the worker live. Equal terms keep their number. An operation that a
     /// downstream lists neither there nor as kept is no operation of today. Where a window became narrower, or the key promises nothing any
     /// more, `sweep_at` of its uncertain effects moves to the earlier time.

@@ -46,6 +46,14 @@ async fn every_bench(database: &Database) {
     positive(&latency, "/from_insert/p50_ms");
     let http = bench(database, &["http", "--effects", "200", "--concurrency", "16"]).await;
     positive(&http, "/limits/harmonic_per_s");
+    for (broker, variable) in [("nats", "AFTERCOMMIT_TEST_NATS"), ("redis", "AFTERCOMMIT_TEST_REDIS")] {
+        let url = std::env::var(variable).expect("tests/run exports it");
+        let words = [broker, "--effects", "200", "--concurrency", "16", "--url", &url];
+        let said = bench(database, &words).await;
+        assert_eq!(said["effects"], 200);
+        positive(&said, "/limits/harmonic_per_s");
+        positive(&said, "/limits/bare_client_per_s");
+    }
     let held = bench(database, &["horizon", "--effects", "200", "--concurrency", "50"]).await;
     assert_eq!(held["tenths_per_s"].as_array().map(Vec::len), Some(10), "{held:#}");
     let backlog = bench(database, &["backlog", "--effects", "20000", "--claims", "5"]).await;

@@ -63,7 +63,7 @@ async fn a_revoked_api_key_pauses_burns_nothing_and_resumes() {
     let audit = run_ok(shop.command(&config).args(["audit", "--json"]), SOON).await;
     assert_eq!(audit.lines().count(), 1, "{audit}");
     let alerts: usize =
-        workers.iter().map(|worker| worker.output().matches("refused our credentials").count()).sum();
+        workers.iter().map(|worker| worker.output().matches("the downstream refuses us").count()).sum();
     assert_eq!(alerts, 1, "one worker says so, once");
     assert_eq!(calls(), made, "nothing was sent while all that was asked");
 

@@ -43,7 +43,7 @@ pub(super) fn localstripe() -> String {
 }
 
 /// A file of the repository.
-pub(super) fn file(path: &str) -> PathBuf {
+pub(crate) fn file(path: &str) -> PathBuf {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     root.parent().expect("the workspace is above").join(path)
 }

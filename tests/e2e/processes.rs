@@ -100,7 +100,7 @@ impl Process {
 }
 
 /// The binary under test.
-pub(super) fn aftercommit() -> Command {
+pub(crate) fn aftercommit() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_aftercommit"));
     for variable in ["DATABASE_URL", "AFTERCOMMIT_CONFIG"] {
         command.env_remove(variable);
@@ -109,7 +109,7 @@ pub(super) fn aftercommit() -> Command {
 }
 
 /// Runs a command to its end and returns what it printed to standard output and to standard error.
-pub(super) async fn run(command: &mut Command, within: Duration) -> (ExitStatus, String, String) {
+pub(crate) async fn run(command: &mut Command, within: Duration) -> (ExitStatus, String, String) {
     let shown = format!("{:?}", command.as_std());
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let output = timeout(within, output)
@@ -121,7 +121,7 @@ pub(super) async fn run(command: &mut Command, within: Duration) -> (ExitStatus,
 }
 
 /// [`run`], and the command must succeed.
-pub(super) async fn run_ok(command: &mut Command, within: Duration) -> String {
+pub(crate) async fn run_ok(command: &mut Command, within: Duration) -> String {
     let (status, out, err) = run(command, within).await;
     assert!(status.success(), "{:?} ended with {status}\n{out}\n{err}", command.as_std());
     out

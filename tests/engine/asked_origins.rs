@@ -28,7 +28,7 @@ on_every_database!(
     a_probe_that_gets_no_answer_from_a_broken_origin_leaves_it_alone_for_longer,
     an_origin_that_answers_no_probe_is_left_alone,
     a_probe_that_is_asked_for_patience_pauses_its_origin,
-    credentials_refused_to_a_probe_pause_the_downstream,
+    refuses_us_to_a_probe_pause_the_downstream,
     a_pause_stops_a_probe_between_two_pages,
     effects_that_wait_for_somebody_elses_trial_are_put_off_apart,
 );
@@ -140,7 +140,7 @@ async fn a_probe_that_is_asked_for_patience_pauses_its_origin(db: &TestDatabase)
     assert_eq!(asked.keys().len(), 1, "nobody asks meanwhile");
 }
 
-async fn credentials_refused_to_a_probe_pause_the_downstream(db: &TestDatabase) {
+async fn refuses_us_to_a_probe_pause_the_downstream(db: &TestDatabase) {
     let (asked, ids) = doubtful(db, [Look::Tells(Contact::Refused, None)], 1).await;
     once(db, &asked).await;
     let paused = info(db).await.paused.expect("it is paused");

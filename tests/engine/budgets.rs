@@ -51,7 +51,7 @@ async fn worker(db: &TestDatabase, name: &str, served: Vec<Served>) -> Running {
 
 fn refused() -> Outcome {
     let outcome = Outcome::new(Finding::NotApplied, Phase::Done, "HTTP 401 from api.example.com:443");
-    Outcome { credentials_refused: true, ..outcome }
+    Outcome { refuses_us: true, ..outcome }
 }
 
 /// What a stranger shows that wants credentials of its own.

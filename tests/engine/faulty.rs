@@ -9,12 +9,15 @@ use std::{
 use aftercommit::{
     EffectId,
     clock::Timestamp,
-    downstream::Rate,
+    downstream::{
+        Rate,
+        endpoint::{Called, Change, Endpoint},
+    },
     error::StoreError,
     store::{
-        Batch, Budget, Claim, Database, DueProbe, Expired, Granted, Holds, Late, LateAnswer, Origin, Overdue,
-        ProbeSettlement, ProbeWant, Probes, RegisteredTerms, Registration, Report, Retain, Retention,
-        Settled, Settlement, Step, Store, TermsIds, Token, Want,
+        Batch, Budget, Claim, Database, DueProbe, Endpoints, Expired, Granted, Holds, Late, LateAnswer,
+        Origin, Overdue, ProbeSettlement, ProbeWant, Probes, RegisteredTerms, Registration, Report, Retain,
+        Retention, Settled, Settlement, Step, Store, TermsIds, Token, Want,
         identity::{Hold, Identify, Identity, Lifted, Mismatch},
     },
     verb::Actor,
@@ -194,6 +197,33 @@ impl Budget for FaultyStore {
 
     async fn pause_refused(&self, downstream: &str, worker: &str, reason: &str) -> Result<bool, StoreError> {
         self.around(Op::Budget, self.inner.pause_refused(downstream, worker, reason)).await
+    }
+}
+
+#[async_trait::async_trait]
+impl Endpoints for FaultyStore {
+    async fn endpoints(&self, downstream: &str) -> Result<(Timestamp, Vec<Endpoint>), StoreError> {
+        self.inner.endpoints(downstream).await
+    }
+
+    async fn note_endpoint(
+        &self,
+        downstream: &str,
+        called: &Called,
+        change: &Change,
+        worker: &str,
+    ) -> Result<bool, StoreError> {
+        self.inner.note_endpoint(downstream, called, change, worker).await
+    }
+
+    async fn switch_endpoint(
+        &self,
+        downstream: &str,
+        name: &str,
+        disable: Option<&str>,
+        actor: &Actor,
+    ) -> Result<bool, StoreError> {
+        self.inner.switch_endpoint(downstream, name, disable, actor).await
     }
 }
 

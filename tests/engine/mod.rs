@@ -15,6 +15,7 @@ mod probes;
 mod profiles;
 mod retention;
 mod shutdown;
+mod spared;
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,9 +34,9 @@ use tokio_util::task::TaskTracker;
 use crate::support::{Scripted, TestDatabase, eventually};
 
 /// Longer than anything here takes on a busy machine.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(super) fn config(worker: &str) -> Config {
+pub(crate) fn config(worker: &str) -> Config {
     Config {
         worker: worker.into(),
         version: "0.0.0-test",
@@ -52,14 +53,14 @@ pub(super) fn engine(store: Arc<dyn Store>, worker: &str, served: Vec<Served>) -
 }
 
 /// An engine that runs in the background.
-pub(super) struct Running {
+pub(crate) struct Running {
     pub(super) engine: Arc<Engine>,
     pub(super) stop: Stop,
     task: JoinHandle<Report>,
 }
 
 impl Running {
-    pub(super) fn start(engine: Engine) -> Self {
+    pub(crate) fn start(engine: Engine) -> Self {
         let (engine, stop) = (Arc::new(engine), Stop::default());
         let task = TaskTracker::new().spawn({
             let (engine, stop) = (engine.clone(), stop.clone());
@@ -69,12 +70,12 @@ impl Running {
     }
 
     /// Drains and waits for the end.
-    pub(super) async fn drain(self) -> Report {
+    pub(crate) async fn drain(self) -> Report {
         self.stop.drain.cancel();
         self.ended().await
     }
 
-    pub(super) async fn ended(self) -> Report {
+    pub(crate) async fn ended(self) -> Report {
         crate::support::within(PATIENCE, "the worker's end", self.task)
             .await
             .expect("the worker does not panic")
@@ -82,7 +83,7 @@ impl Running {
 }
 
 /// Waits until the effect is in `state`.
-pub(super) async fn reaches(db: &TestDatabase, id: EffectId, state: State) {
+pub(crate) async fn reaches(db: &TestDatabase, id: EffectId, state: State) {
     let what = format!("effect {id} becomes {state}");
     eventually(PATIENCE, &what, async || (db.state(id).await == state).then_some(())).await;
 }

@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 use aftercommit::store::Retention;
 
 use self::load::{Load, Plan};
-use crate::support::{Chance, Engine, TestDatabase, Way, on_every_database};
+use crate::support::{Chance, Engine, Report, TestDatabase, Way, on_every_database};
 
 on_every_database! {
     every_table_stays_bounded_and_late_keys_are_answered,
@@ -45,7 +45,7 @@ fn ten_minutes() {
         retention: Retention { payloads: s(10), history: s(20), keys: s(60), ..Retention::default() },
         restart_every: s(30),
     };
-    let commit = report::commit();
+    let begun = Report::begin("retention");
     assert!(!engines.is_empty(), "AFTERCOMMIT_LONG_ENGINES names no database: {wanted}");
     let each = engines.into_iter().map(async |(name, engine)| {
         let db = TestDatabase::fresh(engine, Way::Direct).await;
@@ -56,7 +56,8 @@ fn ten_minutes() {
         (about, load)
     });
     let runs = runtime.block_on(futures_util::future::join_all(each));
-    report::write(&plan, &commit, runs.iter().map(|(about, _)| about.clone()).collect());
+    let abouts: Vec<_> = runs.iter().map(|(about, _)| about.clone()).collect();
+    report::write(&begun, &plan, &abouts);
     runs.iter().for_each(|(_, load)| load.check());
 }
 

@@ -23,6 +23,7 @@ mod matrix;
 mod orphans;
 mod probes;
 mod purging;
+mod recipients;
 mod registry;
 mod retention;
 mod roles;

@@ -25,7 +25,7 @@ on_postgres! {
 }
 
 /// A database with the steps before `next`.
-async fn older(db: &TestDatabase, next: &str) -> Unmigrated {
+pub(super) async fn older(db: &TestDatabase, next: &str) -> Unmigrated {
     let sql = store::migration_sql(&db.url).expect("the URL is known");
     let (first, _) = sql.split_once(next).expect("the step has this heading");
     let old = Unmigrated::fresh(Engine::Postgres).await;

@@ -7,6 +7,7 @@ mod chance;
 mod database;
 mod enqueue;
 mod guard;
+mod report;
 mod scripted;
 mod sql;
 mod wait;
@@ -20,6 +21,7 @@ pub(crate) use cases::{on_every_database, on_every_way, on_postgres, on_sqlite, 
 pub(crate) use chance::Chance;
 pub(crate) use database::{Engine, TestDatabase, Unmigrated, Way, insert_sql};
 pub(crate) use guard::{answered, request};
+pub(crate) use report::Report;
 pub(crate) use scripted::{Script, Scripted};
 pub(crate) use sql::{Row, Sql, Tx, close_session, on_session};
 pub(crate) use wait::{eventually, within};

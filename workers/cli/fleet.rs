@@ -17,6 +17,7 @@ use super::{
     json::{self, AuditJson, DownstreamJson, WorkerJson},
     parse, table, talk,
     times::{relative, utc},
+    trial::{self, TestArgs},
 };
 
 #[derive(Debug, Subcommand)]
@@ -41,6 +42,8 @@ read them. Exit codes: 3 nobody ever configured it, 4 it is not paused.
 Example:
   aftercommit downstreams resume payments --reason 'the new key is in place'")]
     Resume(ResumeArgs),
+    /// Look at a downstream from here, without any effect; or send it one thing
+    Test(TestArgs),
 }
 
 #[derive(Debug, Args)]
@@ -80,6 +83,7 @@ pub(super) async fn downstreams(context: &Context, command: &DownstreamsCommand)
     let actor = |reason: Option<&String>| Actor { who: who(), reason: reason.cloned() };
     match command {
         DownstreamsCommand::List => list(context).await,
+        DownstreamsCommand::Test(args) => trial::run(context, args).await,
         DownstreamsCommand::Pause(PauseArgs { name, reason }) => {
             let store = context.open().await?;
             match store.pause(name, &actor(Some(reason))).await? {

@@ -246,7 +246,7 @@ impl<'a> From<&'a RequestInfo> for RequestJson<'a> {
 }
 
 /// A time, serialised as RFC 3339.
-struct Time(Timestamp);
+pub(crate) struct Time(pub(crate) Timestamp);
 
 impl Serialize for Time {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

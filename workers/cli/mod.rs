@@ -3,12 +3,14 @@
 //! Data goes to stdout, talk to stderr. Every command ends in an [`exit::Exit`]; nothing here decides about effects.
 
 mod bench;
+mod checks;
 mod clean;
 mod config;
 mod connect;
 mod context;
 mod doctor;
 mod effects;
+mod endpoints;
 mod enqueue;
 mod exit;
 mod fleet;
@@ -25,6 +27,7 @@ mod requests;
 mod serve;
 mod table;
 mod times;
+mod trial;
 mod work;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -124,6 +127,9 @@ enum Command {
     /// Look at downstreams
     #[command(subcommand)]
     Downstreams(fleet::DownstreamsCommand),
+    /// Look at the endpoints of a downstream that has many, switch them, send one a test
+    #[command(subcommand)]
+    Endpoints(endpoints::EndpointsCommand),
     /// List the workers and what they serve
     #[command(after_help = "Example:\n  aftercommit workers")]
     Workers,
@@ -157,6 +163,7 @@ impl Command {
             | Self::Enqueue(_)
             | Self::Effects(_)
             | Self::Downstreams(_)
+            | Self::Endpoints(_)
             | Self::Workers
             | Self::Audit(_)
             | Self::Requests(_)
@@ -204,6 +211,7 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Enqueue(args) => enqueue::run(&context, args).await,
         Command::Effects(command) => effects::run(&context, command).await,
         Command::Downstreams(command) => fleet::downstreams(&context, &command).await,
+        Command::Endpoints(command) => endpoints::run(&context, &command).await,
         Command::Workers => fleet::workers(&context).await,
         Command::Requests(args) => requests::run(&context, &args).await,
         Command::Purge(args) => purge::run(&context, &args).await,

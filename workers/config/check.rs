@@ -38,10 +38,12 @@ impl Settings {
             }
             for (operation, settings) in downstream.all() {
                 let key = operation.map_or_else(|| key.clone(), |name| format!("{key}.operations.{name}"));
-                if settings.timeout > self.worker.shutdown_grace {
+                // What a kind may take beyond that it takes seldom.
+                let usual = settings.timeout.saturating_sub(downstream.configured.after_timeout());
+                if usual > self.worker.shutdown_grace {
                     findings.push(Finding {
                         key: format!("{key}.timeout"),
-                        message: outlives_the_grace(self, settings),
+                        message: outlives_the_grace(self, usual),
                     });
                 }
                 if let Some(message) = key_outlived(self.retention.keys, &key, settings) {
@@ -121,10 +123,10 @@ fn key_outlived(keys: Duration, place: &str, operation: &Operation) -> Option<St
 }
 
 /// A stop that does not wait for open calls turns every deployment into unknown outcomes.
-fn outlives_the_grace(settings: &Settings, operation: &Operation) -> String {
+fn outlives_the_grace(settings: &Settings, timeout: Duration) -> String {
     format!(
         "({}) is longer than worker.shutdown_grace ({}): a worker that is stopped leaves calls that are still open to the sweep, with an unknown outcome",
-        show_duration(operation.timeout),
+        show_duration(timeout),
         show_duration(settings.worker.shutdown_grace)
     )
 }

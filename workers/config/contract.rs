@@ -255,7 +255,7 @@ impl Written {
             && window <= timeout.saturating_add(contract.margin)
         {
             return Err(format!(
-                "window ({}) must be longer than timeout ({}) + margin ({}), or no retry is ever safe",
+                "window ({}) must be longer than timeout ({}) + margin ({}), or no retry is ever safe: where the downstream remembers for no longer, lower them (timeout = \"5s\" beside the contract, margin = \"10s\" in it)",
                 show_duration(window),
                 show_duration(timeout),
                 show_duration(contract.margin)

@@ -13,12 +13,13 @@ use sha2::{Digest as _, Sha256};
 use super::{
     ConfigError,
     contract::Written,
+    kind::kind,
     probe::WrittenProbe,
     section::{Section, nearest},
     tree::Origin,
     values::{Rate, Secrets, show_duration},
 };
-use crate::{KINDS, profiles};
+use crate::profiles;
 
 /// Time of one attempt where nothing else is said: longer than a slow payment, shorter than people wait.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -26,8 +27,6 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const CONCURRENCY: u32 = 16;
 /// Between a timeout and the end of its lease, where the lease is not set: room for a slow settle.
 const LEASE_ROOM: Duration = Duration::from_secs(10);
-/// Kinds that are planned.
-const LATER_KINDS: &[&str] = &["smtp", "amqp", "nats", "redis", "sql", "kafka", "webhook"];
 
 /// What every operation has, whatever the kind.
 #[derive(Clone, Debug)]
@@ -37,6 +36,17 @@ pub(crate) struct Operation {
     pub(crate) contract: Contract,
     pub(crate) policy: Policy,
     pub(crate) timeout: Duration,
+}
+
+impl Operation {
+    /// An attempt takes `after` longer; the contract must still make sense.
+    fn lengthen(&mut self, section: &Section<'_>, after: Duration) -> Result<(), ConfigError> {
+        if after.is_zero() {
+            return Ok(());
+        }
+        self.timeout += after;
+        self.contract.refuses(self.timeout).map_or(Ok(()), |problem| Err(section.error("contract", problem)))
+    }
 }
 
 /// What a kind reads its part from.
@@ -64,10 +74,19 @@ pub(crate) trait Configured: Any + fmt::Debug + Send + Sync {
     fn origin(&self) -> Option<String> {
         None
     }
+    /// How much longer than `timeout` an attempt may take, where a kind has another time for the answer to what cannot be taken
+    /// back.
+    fn after_timeout(&self) -> Duration {
+        Duration::ZERO
+    }
     /// A hash of the credential, if there is one, for vendors that tell keys apart by it. The error is why it cannot be read.
     fn credential_sha256(&self, secrets: &Secrets) -> Result<Option<[u8; 32]>, String>;
     /// The hash of all that the operation's request is rendered from.
     fn request_sha256(&self, operation: Option<&str>) -> [u8; 32];
+    /// The endpoints that stand in the configuration, where there are many by name: name and host.
+    fn endpoints(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
     /// What the kind finds worth a warning.
     fn warnings(&self) -> Vec<String>;
     /// Resolves secrets and builds the client. The error is (key, problem).
@@ -116,8 +135,8 @@ impl DownstreamSettings {
             return Err(section.error("concurrency", "must be at least 1"));
         }
         let rate = section.get("rate")?;
-        let default = default_operation(&section)?;
-        let operations = operations(name, &section, &default)?;
+        let mut default = default_operation(&section)?;
+        let mut operations = operations(name, &section, &default)?;
         let source = Source {
             section: &section,
             key_prefix: &key_prefix,
@@ -128,7 +147,13 @@ impl DownstreamSettings {
         let configured = read_kind(&source)?;
         let slowest =
             operations.iter().map(|(_, _, operation)| operation.timeout).chain([default.timeout]).max();
-        let lease = lease(&section, slowest.unwrap_or(default.timeout), worker_lease)?;
+        let slowest = slowest.unwrap_or(default.timeout);
+        let after = configured.after_timeout();
+        default.lengthen(&section, after)?;
+        for (_, section, operation) in &mut operations {
+            operation.lengthen(section, after)?;
+        }
+        let lease = lease(&section, slowest, after, worker_lease)?;
         let operations = operations
             .into_iter()
             .map(|(name, section, operation)| section.finish().map(|()| (name, operation)))
@@ -147,6 +172,11 @@ impl DownstreamSettings {
             place,
             auth_place,
         })
+    }
+
+    /// The endpoints that stand in the configuration, where it has many by name: name and host.
+    pub fn endpoints(&self) -> Vec<(String, String)> {
+        self.configured.endpoints()
     }
 
     /// Every operation, the default one first.
@@ -206,26 +236,6 @@ impl DownstreamSettings {
             origin: self.configured.origin().map(Into::into),
         })
     }
-}
-
-fn kind(section: &Section<'_>) -> Result<(&'static str, ReadKind), ConfigError> {
-    let known = KINDS.iter().map(|(name, _)| *name);
-    let Some(name) = section.get::<String>("kind")? else {
-        return Err(section.missing("kind", "is missing: write kind = \"http\""));
-    };
-    if let Some((name, read)) = KINDS.iter().find(|(known, _)| *known == name) {
-        return Ok((name, *read));
-    }
-    if LATER_KINDS.contains(&name.as_str()) {
-        return Err(
-            section.error("kind", format!("\"{name}\" is not supported yet: this version has \"http\""))
-        );
-    }
-    let hint = nearest(&name, known.clone()).map_or_else(
-        || format!("known kinds: {}", known.collect::<Vec<_>>().join(", ")),
-        |nearest| format!("did you mean \"{nearest}\"?"),
-    );
-    Err(section.error("kind", format!("is no kind of downstream; {hint}")))
 }
 
 fn default_operation(section: &Section<'_>) -> Result<Operation, ConfigError> {
@@ -329,14 +339,30 @@ fn policy(section: &Section<'_>, default: &Policy) -> Result<Policy, ConfigError
     Ok(policy)
 }
 
-fn lease(section: &Section<'_>, slowest: Duration, worker_lease: Duration) -> Result<Duration, ConfigError> {
-    let lease = section.get_or("lease", worker_lease.max(slowest + LEASE_ROOM))?;
-    if lease < slowest + LEASE_MARGIN {
+fn lease(
+    section: &Section<'_>,
+    slowest: Duration,
+    after: Duration,
+    worker_lease: Duration,
+) -> Result<Duration, ConfigError> {
+    // With a time of its own for the answer, an attempt asks whether it may begin when up to `timeout` has passed, and the whole of
+    // it must still be covered then.
+    let longest = if after.is_zero() { slowest } else { slowest * 2 + after };
+    let lease = section.get_or("lease", worker_lease.max(longest + LEASE_ROOM))?;
+    if lease < longest + LEASE_MARGIN {
+        let calls = if after.is_zero() {
+            format!("the longest timeout ({})", show_duration(slowest))
+        } else {
+            format!(
+                "twice the longest timeout ({}), the time for the answer ({})",
+                show_duration(slowest),
+                show_duration(after)
+            )
+        };
         return Err(section.error(
             "lease",
             format!(
-                "must be at least the longest timeout ({}) + {}, or a call that times out loses its lease: raise lease or lower timeout",
-                show_duration(slowest),
+                "must be at least {calls} + {}, or a call that times out loses its lease: raise lease or lower timeout",
                 show_duration(LEASE_MARGIN)
             ),
         ));

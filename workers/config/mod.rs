@@ -4,6 +4,7 @@
 //! kept with its source. Keys of things this version does not have are refused, never ignored.
 
 mod answers;
+mod broker;
 mod check;
 mod contract;
 mod downstream;
@@ -11,6 +12,7 @@ mod error;
 mod horizon;
 mod init;
 mod key;
+mod kind;
 mod pooler;
 mod probe;
 mod registration;
@@ -30,6 +32,7 @@ use aftercommit::{
 };
 
 pub(crate) use answers::{AnswerRule, Answers, Marker, Predicate, Wants, is_header_name, is_pointer};
+pub(crate) use broker::{Broker, host_port, secrets_of};
 pub(crate) use contract::Written;
 pub use downstream::DownstreamSettings;
 pub(crate) use downstream::{Configured, Operation, ReadKind, Source};
@@ -39,9 +42,9 @@ pub(crate) use key::{KeyFormat, KeyIn};
 pub(crate) use probe::{Sight, WrittenProbe};
 pub use registration::registered;
 pub(crate) use section::{Log, Section};
-pub(crate) use tree::{Node, parse as parse_toml};
+pub(crate) use tree::{Node, Value, parse as parse_toml};
 pub use values::SecretRef;
-pub(crate) use values::{Secrets, Setting, Size, quoted};
+pub(crate) use values::{Secrets, Setting, Size, quoted, show_duration};
 
 use section::Effective;
 pub use section::nearest;

@@ -143,6 +143,11 @@ impl<'a> Section<'a> {
         Ok(read.ok())
     }
 
+    /// Whether `key` was given as a table, such as a reference to a secret.
+    pub(crate) fn is_table(&self, key: &str) -> bool {
+        self.table.and_then(|table| table.get(key)).is_some_and(|node| matches!(node.value, Value::Table(_)))
+    }
+
     /// The value of `key`, or this default.
     pub(crate) fn get_or<T: Setting>(&self, key: &str, default: T) -> Result<T, ConfigError> {
         if let Some(value) = self.get(key)? {

@@ -276,7 +276,7 @@ fn settings_that_contradict_each_other_are_refused() {
 fn what_is_planned_is_refused_and_not_ignored() {
     for text in [
         format!("{SHOP}on_outcome = \"billing.on_effect\"\n"),
-        "[downstream.mail]\nkind = \"smtp\"\nserver = \"smtp://x\"\n".to_owned(),
+        "[downstream.events]\nkind = \"kafka\"\n".to_owned(),
         "[dashboard]\nauth = { tokens = [] }\n".to_owned(),
     ] {
         let error = refused(&format!("{HEAD}{text}"));

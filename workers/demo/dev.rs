@@ -16,6 +16,7 @@ use clap::Args;
 use tokio::{net::TcpListener, task::JoinSet};
 
 use super::{
+    catcher::{Catcher, FAIL_NAMES},
     fault::FAIL_WORDS,
     shop::Shop,
     sink::{Memory, Sink},
@@ -37,17 +38,27 @@ const SLOW: Duration = Duration::from_secs(8);
 #[command(after_help = "\
 A payload with \"fail\": \"timeout\", \"500\", \"429\", \"decline\" or \"reset\" makes
 the first call of its key fail in that way. After \"timeout\" the retries of a
-payment may see 409 (the first call is still in progress) until it is done. The
-sinks forget everything when it ends; the database stays.
+payment may see 409 (the first call is still in progress) until it is done. A
+mail to timeout@, reset@, nobody@ or full@ fails in that way. The sinks forget
+everything when it ends; the database stays.
 
 Examples:
   aftercommit dev
-  aftercommit dev --port 8000 --database sqlite:play.db")]
+  aftercommit dev --port 8000 --database sqlite:play.db
+  aftercommit dev --amqp amqp://guest:guest@localhost")]
 pub(crate) struct DevArgs {
     /// Listen on this port of 127.0.0.1; 0 takes any [default: 7799, or the next free one]
     #[arg(long)]
     port: Option<u16>,
+    /// Publish a message of each order to this RabbitMQ too, into the queue that is named after the playground
+    #[arg(long, value_name = "URL")]
+    amqp: Option<String>,
 }
+
+/// The queue that `--amqp` fills.
+const QUEUE: &str = "aftercommit-dev-orders";
+/// The name under which the playground's configuration finds the broker's URL, which may hold a password.
+const AMQP_URL: &str = "AFTERCOMMIT_DEV_AMQP_URL";
 
 /// Runs it until Ctrl-C or SIGTERM.
 pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit> {
@@ -58,7 +69,8 @@ pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit
     let database = open_database(&url, &Options::default()).await?;
     let listener = listen(args.port).await?;
     let address = listener.local_addr()?;
-    let settings = settings(&url, address.port())?;
+    let mail = TcpListener::bind("127.0.0.1:0").await.context("a port for the mail catcher")?;
+    let settings = settings(&url, (address.port(), mail.local_addr()?.port()), args.amqp.as_deref())?;
     let served = settings.serve(None)?;
     let config = engine_config(&settings, &served);
     let engine = Engine::new(Arc::clone(&database) as _, served, config, Arc::new(SystemClock))
@@ -67,9 +79,11 @@ pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit
     let stop = Stop::default();
     let operations = Operations::default();
     operations.watch(Arc::clone(&database), Some((Arc::clone(&engine), stop.clone())));
-    let mut app = app(database, &operations);
+    let catcher = Arc::new(Catcher::default());
+    let mut app = app(database, &operations, &catcher);
     // The service speaks SQLite; a playground on PostgreSQL does without it.
-    let shop = if url.starts_with("sqlite:") { Some(Shop::open(&url).await?) } else { None };
+    let shop =
+        if url.starts_with("sqlite:") { Some(Shop::open(&url, args.amqp.is_some()).await?) } else { None };
     let mut orders = Orders::default();
     if let Some(shop) = shop {
         orders = Orders::at(address);
@@ -78,6 +92,7 @@ pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit
     }
     let mut tasks = JoinSet::new();
     tasks.spawn(serve(listener, app, stop.abort.clone()));
+    tasks.spawn(catcher.serve(mail));
     let mut worker = JoinSet::new();
     let inner = stop.clone();
     worker.spawn(async move { engine.run(inner).await });
@@ -123,13 +138,12 @@ async fn serve(
 }
 
 /// The page at the root, the sinks below.
-fn app(database: Arc<dyn Database>, operations: &Operations) -> Router {
+fn app(database: Arc<dyn Database>, operations: &Operations, catcher: &Arc<Catcher>) -> Router {
     let payments = Sink::new(Memory::HonoursKeys, "ch", SLOW);
-    let mail = Sink::new(Memory::Forgetful, "msg", SLOW);
     aftercommit_dashboard::pages(database)
         .merge(operations.router())
         .nest("/sinks/payments", payments.router())
-        .nest("/sinks/mail", mail.router())
+        .nest("/sinks/mail", catcher.router())
 }
 
 /// The port asked for; else the usual one, or the next that is free.
@@ -158,21 +172,25 @@ async fn listen(port: Option<u16>) -> anyhow::Result<TcpListener> {
     Err(fail(Exit::Failure, format!("no port from {PORT} on can be had ({why}); name one with --port")))
 }
 
-fn settings(url: &str, port: u16) -> anyhow::Result<Settings> {
+fn settings(url: &str, (port, mail): (u16, u16), amqp: Option<&str>) -> anyhow::Result<Settings> {
     let file =
         tempfile::Builder::new().prefix("aftercommit-dev-").suffix(".toml").tempfile().context(NO_FOLDER)?;
-    std::fs::write(file.path(), configuration(port)).context("writing the playground's configuration")?;
+    let mut text = configuration(port, mail);
+    if amqp.is_some() {
+        text.push_str(&orders_configuration());
+    }
+    std::fs::write(file.path(), text).context("writing the playground's configuration")?;
     let sources = Sources {
         file: Some(file.path().to_owned()),
         // Only the playground's own values: whatever the environment says is meant for a real worker.
-        env: Vec::new(),
+        env: amqp.map(|url| (AMQP_URL.to_owned(), url.to_owned())).into_iter().collect(),
         overrides: vec![("database".to_owned(), url.to_owned())],
         dev: true,
     };
     Ok(Settings::load(&sources)?)
 }
 
-fn configuration(port: u16) -> String {
+fn configuration(port: u16, mail: u16) -> String {
     format!(
         r#"environment = "dev"
 
@@ -196,11 +214,30 @@ method = "POST"
 path = "/v1/refunds"
 
 [downstream.mail]
-kind = "http"
-base_url = "http://127.0.0.1:{port}/sinks/mail"
-timeout = "5s"
-lease = "8s"
+kind = "smtp"
+server = "smtp://127.0.0.1:{mail}"
+from = "Demo shop <shop@example.com>"
+timeout = "3s"
+data_timeout = "5s"
+lease = "15s"
 contract = {{ dedupe = "none", on_unknown = "hold", margin = "1s" }}
+"#
+    )
+}
+
+fn orders_configuration() -> String {
+    format!(
+        r#"
+[downstream.orders]
+kind = "amqp"
+url = {{ env = "{AMQP_URL}" }}
+routing_key = "{QUEUE}"
+timeout = "5s"
+lease = "12s"
+contract = {{ dedupe = "none", on_unknown = "retry" }}
+declare = {{ queues = [{{ name = "{QUEUE}" }}] }}
+
+[downstream.orders.operations.placed]
 "#
     )
 }
@@ -213,16 +250,17 @@ fn greet(url: &str, address: SocketAddr, orders: &Orders) -> anyhow::Result<()> 
         "\n  aftercommit {version}  dev: a playground, not for production\n\n  \
          Effects   http://{address}/\n  {place}\
          Payments  http://{address}/sinks/payments  honours Idempotency-Key\n  \
-         Mail      http://{address}/sinks/mail      cannot deduplicate\n  \
+         Mail      http://{address}/sinks/mail      cannot deduplicate; caught mail\n  \
          Health    http://{address}/healthz and http://{address}/readyz\n  \
          Metrics   http://{address}/metrics\n  \
          Database  {file}\n\n  \
          In another terminal, in this folder:\n{twice}    \
          export DATABASE_URL={}\n    \
          {program} enqueue payments --key order-1 --payload '{{\"amount\":1500}}'\n    \
-         {program} enqueue mail --payload '{{\"to\":\"a@example.com\",\"fail\":\"timeout\"}}'\n\n  \
+         {program} enqueue mail --payload '{{\"to\":\"timeout@example.com\",\"text\":\"hello\"}}'\n\n  \
          \"fail\" may be {FAIL_WORDS}; after timeout, the retries of\n  \
-         a payment may see 409 until the first call is done. Or, from any language:\n    \
+         a payment may see 409 until the first call is done.\n  \
+         A mail to {FAIL_NAMES} fails in that way. Or, from any language:\n    \
          INSERT INTO aftercommit_effects (downstream, payload)\n      \
          VALUES ('payments', '{{\"amount\":1500}}')\n\n  \
          Ctrl-C drains.\n",
@@ -254,8 +292,12 @@ mod tests {
 
     #[test]
     fn the_playground_s_configuration_is_valid() {
-        let served = settings("sqlite:x.db", 7799).unwrap().serve(None).unwrap();
-        let names: Vec<_> = served.iter().map(|served| served.name.to_string()).collect();
-        assert_eq!(names, ["mail", "payments"]);
+        for (amqp, wanted) in
+            [(None, vec!["mail", "payments"]), (Some("amqp://a:b@c"), vec!["mail", "orders", "payments"])]
+        {
+            let served = settings("sqlite:x.db", (7799, 7825), amqp).unwrap().serve(None).unwrap();
+            let names: Vec<_> = served.iter().map(|served| served.name.to_string()).collect();
+            assert_eq!(names, wanted);
+        }
     }
 }

@@ -9,8 +9,11 @@ use aftercommit::{
 };
 use reqwest::header::{HeaderMap, LOCATION};
 
-use super::{json, retry_after::retry_after};
-use crate::config::{AnswerRule, Answers, Marker, Predicate, Wants};
+use super::retry_after::retry_after;
+use crate::{
+    config::{AnswerRule, Answers, Marker, Predicate, Wants},
+    json,
+};
 
 /// An answer that was received whole, or up to the size limit.
 #[derive(Clone, Debug)]
@@ -26,7 +29,7 @@ const UNKNOWN: &str = "the outcome is unknown";
 
 /// Who was asked: whose refusal of credentials an answer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(crate) enum Asked {
     /// A place that an operator chose, by `base_url` or as one that gets our credentials.
     Chosen,
     /// A URL that an effect named, without our credentials: there are none to mend.
@@ -58,7 +61,7 @@ pub(super) fn classify(
     reading.replayed = reading.is_replay();
     let replayed = reading.replayed;
     let (finding, said) = reading.finding();
-    let credentials_refused = reading.credentials_refused();
+    let refuses_us = reading.refuses_us();
     let retry_after = match finding {
         Finding::Applied | Finding::AlreadyDone => None,
         Finding::Rejected(_)
@@ -79,7 +82,7 @@ pub(super) fn classify(
         phase: Phase::Done,
         replayed,
         retry_after,
-        credentials_refused,
+        refuses_us,
         reason,
         response: Some(response),
     }
@@ -185,7 +188,7 @@ impl Reading<'_> {
     }
 
     /// A rule of the contract knows better: some vendors refuse a single request with 403 and a machine code.
-    fn credentials_refused(&self) -> bool {
+    fn refuses_us(&self) -> bool {
         self.asked == Asked::Chosen
             && matches!(self.answer.status, 401 | 403 | 407)
             && !self.replayed

@@ -10,12 +10,13 @@ use url::Url;
 use super::{
     HttpDownstream,
     egress::{self, SystemNames, Target},
+    headers::{ATTRIBUTE, headers, is_ours},
     probe::Question,
     template::Template,
 };
+use crate::cloudevents::Envelope;
 use crate::config::{
     Answers, ConfigError, Configured, KeyFormat, KeyIn, Operation, SecretRef, Secrets, Section, Size, Source,
-    is_header_name,
 };
 
 /// Changes when the same configuration and effect would be rendered to other bytes.
@@ -72,6 +73,8 @@ pub(super) struct Http {
     /// What an effect's target means.
     pub(super) target: Target,
     pub(super) key_prefix: String,
+    /// Where effects are sent as CloudEvents.
+    pub(super) envelope: Option<Envelope>,
     pub(super) max_response: usize,
     pub(super) concurrency: u32,
     pub(super) default: Call,
@@ -98,6 +101,7 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
         headers,
         target,
         key_prefix: source.key_prefix.to_owned(),
+        envelope: Envelope::read(section)?,
         max_response,
         concurrency: source.concurrency,
         default,
@@ -167,29 +171,6 @@ fn auth(section: &Section<'_>) -> Result<Auth, ConfigError> {
     header.finish()?;
     table.finish()?;
     Ok(auth)
-}
-
-fn headers(section: &Section<'_>) -> Result<BTreeMap<String, String>, ConfigError> {
-    let given: BTreeMap<String, String> = section.get("headers")?.unwrap_or_default();
-    let mut headers = BTreeMap::new();
-    for (name, value) in given {
-        if !is_header_name(&name) || value.bytes().any(|byte| !(b' '..=b'~').contains(&byte)) {
-            return Err(section.error(
-                "headers",
-                format!("{name:?} must have a header's name and a value of printable ASCII"),
-            ));
-        }
-        if is_ours(&name.to_ascii_lowercase()) {
-            return Err(section.error(
-                "headers",
-                format!("{name} is not yours to set: credentials stand in auth, the rest is the protocol's"),
-            ));
-        }
-        if headers.insert(name.to_ascii_lowercase(), value).is_some() {
-            return Err(section.error("headers", format!("{name} stands there twice")));
-        }
-    }
-    Ok(headers)
 }
 
 /// Which keys an operation's table may have: the default one is the downstream's own table.
@@ -266,29 +247,6 @@ fn encoding_of(word: &str) -> Option<Encoding> {
     }
 }
 
-/// Names that the protocol, the credentials or this kind own, in lower case.
-pub(super) fn is_ours(name: &str) -> bool {
-    name.starts_with("proxy-")
-        || matches!(
-            name,
-            "authorization"
-                | "host"
-                | "content-length"
-                | "content-type"
-                | "content-encoding"
-                | "transfer-encoding"
-                | "accept-encoding"
-                | "connection"
-                | "keep-alive"
-                | "te"
-                | "trailer"
-                | "upgrade"
-                | "expect"
-                | "traceparent"
-                | "tracestate"
-        )
-}
-
 impl Http {
     /// The operation's call; `None` when the configuration does not have it.
     pub(super) fn call(&self, operation: Option<&str>) -> Option<&Call> {
@@ -299,16 +257,25 @@ impl Http {
         std::iter::once(&self.default).chain(self.operations.values())
     }
 
+    /// Whether a header (in lower case) carries an attribute of an event.
+    pub(super) fn is_attribute(&self, name: &str) -> bool {
+        self.envelope.is_some() && name.starts_with(ATTRIBUTE)
+    }
+
     fn check_headers(&self, section: &Section<'_>) -> Result<(), ConfigError> {
         let secret = match &self.auth {
             Auth::Header { name, .. } => Some(name.as_str()),
             Auth::Bearer(_) | Auth::Basic { .. } => Some("authorization"),
             Auth::None => None,
         };
+        if let Some(name) = self.headers.keys().find(|name| self.is_attribute(name)) {
+            return Err(section.error("headers", format!("{name} belongs to the event: see cloudevents")));
+        }
         for call in self.calls() {
             let KeyIn::Header(name) = &call.key_in else { continue };
             let name = name.to_ascii_lowercase();
-            if secret == Some(name.as_str()) || is_ours(&name) || self.headers.contains_key(&name) {
+            let taken = is_ours(&name) || self.is_attribute(&name) || self.headers.contains_key(&name);
+            if secret == Some(name.as_str()) || taken {
                 return Err(section
                     .error("contract", format!("key_in names {name}, which is taken: name another header")));
             }
@@ -357,6 +324,9 @@ impl Configured for Http {
         for (name, value) in &self.headers {
             part(name);
             part(value);
+        }
+        if let Some(envelope) = &self.envelope {
+            part(&envelope.pinned());
         }
         hash.finalize().into()
     }

@@ -20,12 +20,12 @@ use super::template;
 
 #[cfg(test)]
 pub(super) use ranges::special;
-pub(super) use resolve::SystemNames;
+pub(crate) use resolve::SystemNames;
 pub(super) use settings::{Target, check_auth};
 
 /// What whole URLs may lead to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Egress {
+pub(crate) struct Egress {
     /// Names that may lead anywhere: whoever allows one trusts whoever answers for it.
     names: BTreeSet<String>,
     /// Networks that may be called although they are in a special range.
@@ -42,12 +42,12 @@ pub(super) struct Egress {
 /// and nothing of the path or the query.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Refused(String);
+pub(crate) struct Refused(String);
 
 impl Egress {
     /// The URL of an effect's target, if it may be called as far as can be told without resolving its name. The error says
     /// what is wrong with the target.
-    pub(super) fn accept(&self, target: &str) -> Result<Url, String> {
+    pub(crate) fn accept(&self, target: &str) -> Result<Url, String> {
         let (scheme, rest) =
             target.split_once("://").ok_or("must be a whole URL, such as https://hooks.example.com/path")?;
         if !scheme.eq_ignore_ascii_case("https") && !scheme.eq_ignore_ascii_case("http") {
@@ -89,7 +89,7 @@ impl Egress {
     }
 
     /// Whether `url` may be called, as far as can be told without resolving its name.
-    pub(super) fn check(&self, url: &Url) -> Result<(), Refused> {
+    pub(crate) fn check(&self, url: &Url) -> Result<(), Refused> {
         let refused = |why: String| Err(Refused(why));
         let own_port = match url.scheme() {
             "https" => 443,
@@ -162,12 +162,12 @@ impl Egress {
     }
 
     /// The origin of an effect's target, for budgets that hold per origin; `None` when it will be refused.
-    pub(super) fn origin_of(&self, target: &str) -> Option<String> {
+    pub(crate) fn origin_of(&self, target: &str) -> Option<String> {
         self.accept(target).ok().map(|url| url.origin().ascii_serialization())
     }
 
     /// What an operator should look at twice.
-    pub(super) fn warnings(&self) -> Vec<String> {
+    pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.networks.iter().any(|network| network.prefix_len() == 0) {
             warnings.push("egress.allow lists every address: the egress guard refuses none".to_owned());
@@ -182,31 +182,46 @@ impl Egress {
 }
 
 /// A client that calls nothing but what its guard allows.
-pub(super) struct Guarded {
+pub(crate) struct Guarded {
     egress: Arc<Egress>,
+    names: Arc<dyn Resolve>,
     client: Client,
 }
 
 impl Guarded {
     /// Made of a client's settings; `names` answers for names.
-    pub(super) fn build(
+    pub(crate) fn build(
         egress: Arc<Egress>,
         builder: ClientBuilder,
         names: Arc<dyn Resolve>,
     ) -> reqwest::Result<Self> {
-        let guard = resolve::Guard::new(Arc::clone(&egress), names);
+        let guard = resolve::Guard::new(Arc::clone(&egress), Arc::clone(&names));
         // Not kept: the next attempt resolves and judges again, and thousands of hosts hold no idle connections.
         let client = builder.dns_resolver(guard).pool_max_idle_per_host(0).build()?;
-        Ok(Self { egress, client })
+        Ok(Self { egress, names, client })
     }
 
     /// The client, for a request to `url`. A host that is an address is never resolved, so it must be judged here.
-    pub(super) fn client_for(&self, url: &Url) -> Result<&Client, Refused> {
+    pub(crate) fn client_for(&self, url: &Url) -> Result<&Client, Refused> {
         self.egress.check(url).map(|()| &self.client)
     }
 
+    /// Whether the name of `url`, if it has one, leads to where it may. The error is a sentence for people.
+    pub(crate) async fn resolves(&self, url: &Url) -> Result<(), String> {
+        let Some(Host::Domain(name)) = url.host() else { return Ok(()) };
+        let guard = resolve::Guard::new(Arc::clone(&self.egress), Arc::clone(&self.names));
+        let wanted: reqwest::dns::Name =
+            name.parse().map_err(|_error| format!("{name} is no host's name"))?;
+        match guard.resolve(wanted).await {
+            Ok(_addresses) => Ok(()),
+            Err(error) => Err(error
+                .downcast_ref::<Refused>()
+                .map_or_else(|| format!("the name {name} cannot be resolved"), ToString::to_string)),
+        }
+    }
+
     /// The guard.
-    pub(super) fn egress(&self) -> &Egress {
+    pub(crate) fn egress(&self) -> &Egress {
         &self.egress
     }
 }

@@ -5,7 +5,7 @@
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::value::RawValue;
 
-use super::json::{self, Shape};
+use crate::json::{self, Shape};
 
 /// All but the unreserved characters of RFC 3986.
 pub(super) const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');

@@ -1,15 +1,16 @@
 //! The `http` kind: an effect is one request, sent once; its answer is read by the contract's rules.
 //!
 //! It follows no redirect, resends nothing, uses no proxy. `config` reads the table, `request` renders (with `template`,
-//! `form`, `json`), `egress` guards URLs that no operator wrote, `send` makes the exchange and proves how far it got,
-//! `classify` reads the answer, `veil` hides our own secrets in it.
+//! `form`), `egress` guards URLs that no operator wrote, `send` makes the exchange and proves how far it got,
+//! `classify` reads the answer, `check` looks without an effect.
 
 mod account;
+mod check;
 mod classify;
 mod config;
 mod egress;
 mod form;
-mod json;
+mod headers;
 mod predicate;
 mod probe;
 mod request;
@@ -17,13 +18,13 @@ mod retry_after;
 mod send;
 mod template;
 #[cfg(test)]
-mod tests;
-mod veil;
+pub(crate) mod tests;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use aftercommit::{
-    clock::{Clock, SystemClock},
+    check::Check,
+    clock::{Clock, SystemClock, Timestamp},
     downstream::{Attempt, Downstream, Probe},
     effect::Effect,
     outcome::{About, Finding, Outcome, Phase, Probed, Response, Sighting},
@@ -32,39 +33,38 @@ use reqwest::{
     dns::Resolve,
     header::{HeaderName, HeaderValue},
 };
+use tokio::time::Instant;
 use url::Url;
 
+// What the webhook kind sends and judges by.
+pub(crate) use classify::Asked;
 pub(crate) use config::read;
+pub(crate) use egress::{Egress, Guarded, SystemNames};
+pub(crate) use headers::{headers, is_ours};
+pub(crate) use request::{Rendered, header};
+pub(crate) use send::{NO_CLIENT, builder, not_begun};
+pub(crate) use template::Text;
 
 use self::{
-    classify::{Asked, classify},
+    classify::classify,
     config::Http,
-    egress::{Guarded, Refused, Target},
+    egress::{Refused, Target},
     retry_after::retry_after,
     send::Failure,
+};
+use crate::{
+    config::{Answers, Secrets},
     veil::Veil,
 };
-use crate::config::Secrets;
 
 /// The header that carries the secret.
 type Credential = (HeaderName, HeaderValue);
 
 /// What an answer shows, for tests that hold it against a vendor's documentation.
 #[cfg(test)]
-pub(crate) fn read_answer(
-    answers: &crate::config::Answers,
-    status: u16,
-    headers: &[(&str, &str)],
-    body: &str,
-) -> Outcome {
+pub(crate) fn read_answer(answers: &Answers, status: u16, headers: &[(&str, &str)], body: &str) -> Outcome {
     let answer = tests::answer(status, headers, body);
-    classify(
-        answers,
-        answer,
-        Asked::Chosen,
-        "api.example.com:443",
-        aftercommit::clock::Timestamp::from_micros(0),
-    )
+    classify(answers, answer, Asked::Chosen, "api.example.com:443", Timestamp::from_micros(0))
 }
 
 /// How one request goes.
@@ -72,6 +72,42 @@ struct Way<'a> {
     client: &'a reqwest::Client,
     credential: Option<&'a Credential>,
     asked: Asked,
+}
+
+/// How an exchange is made and read, besides its request.
+pub(crate) struct Exchange<'a> {
+    pub(crate) answers: &'a Answers,
+    pub(crate) asked: Asked,
+    pub(crate) deadline: Instant,
+    pub(crate) max_response: usize,
+    /// For a `Retry-After` date without a `Date`.
+    pub(crate) wall: Timestamp,
+}
+
+impl Exchange<'_> {
+    /// Sends the request once, and says what that showed.
+    pub(crate) async fn make(self, client: &reqwest::Client, rendered: Rendered) -> Outcome {
+        let place = request::place(&rendered.url);
+        match send::exchange(client, rendered, &place, self.deadline, self.max_response).await {
+            Ok(answer) => classify(self.answers, answer, self.asked, &place, self.wall),
+            Err(Failure::NotBegun(why)) => Outcome::new(Finding::NotApplied, Phase::Connect, why),
+            Err(Failure::NoAnswer(why)) => Outcome::new(Finding::Unknown, Phase::Send, why),
+            Err(Failure::Cut(answer, why)) => Outcome {
+                retry_after: retry_after(&answer.headers, self.wall),
+                response: Some(Response {
+                    status: Some(answer.status),
+                    body: answer.body,
+                    truncated: answer.truncated,
+                }),
+                ..Outcome::new(Finding::Unknown, Phase::Answer, format!("HTTP {}, but {why}", answer.status))
+            },
+        }
+    }
+}
+
+/// What the effect's own text shows stays so, however often it is tried.
+pub(crate) fn unsent(problem: &dyn std::fmt::Display) -> Outcome {
+    Outcome::new(Finding::Rejected(About::ThisAttempt), Phase::Render, format!("not sent: {problem}"))
 }
 
 /// An `http` downstream, ready to be called.
@@ -103,7 +139,7 @@ impl HttpDownstream {
         };
         let credential =
             send::credential(&http.auth, secrets).map_err(|problem| ("auth".to_owned(), problem))?;
-        let veil = Veil::of(&http.auth, secrets);
+        let veil = Veil::new(send::secrets(&http.auth, secrets));
         Ok(Self { http: http.clone(), client, guarded, credential, veil, clock: Arc::new(SystemClock) })
     }
 
@@ -135,6 +171,14 @@ impl Downstream for HttpDownstream {
         outcome
     }
 
+    async fn check(&self, timeout: Duration) -> Vec<Check> {
+        let mut checks = self.look(timeout).await;
+        for check in &mut checks {
+            self.veil.cover(&mut check.found, None);
+        }
+        checks
+    }
+
     async fn probe(&self, probe: &Probe) -> Probed {
         let call = self.http.call(probe.effect.operation.as_deref());
         let mut probed = match call.and_then(|call| Some((call, call.probe.as_ref()?))) {
@@ -148,17 +192,12 @@ impl Downstream for HttpDownstream {
 
 impl HttpDownstream {
     async fn send(&self, attempt: &Attempt) -> Outcome {
-        let deadline = tokio::time::Instant::now() + attempt.timeout;
+        let deadline = Instant::now() + attempt.timeout;
         let effect = &attempt.effect;
         let Some(call) = self.http.call(effect.operation.as_deref()) else {
             let name = effect.operation.as_deref().unwrap_or_default();
             let why = format!("the configuration of {} has no operation {name:?}", effect.downstream);
             return Outcome::new(Finding::NotApplied, Phase::Render, why);
-        };
-        // What the effect's own text shows stays so, however often it is tried.
-        let unsent = |problem: &dyn std::fmt::Display| {
-            let reason = format!("not sent: {problem}");
-            Outcome::new(Finding::Rejected(About::ThisAttempt), Phase::Render, reason)
         };
         let mut rendered = match request::render(&self.http, call, effect, &attempt.key) {
             Ok(rendered) => rendered,
@@ -169,23 +208,16 @@ impl HttpDownstream {
             Err(refused) => return unsent(&refused),
         };
         send::authenticate(&mut rendered.headers, way.credential);
-        let place = request::place(&rendered.url);
         if let Err(closed) = attempt.may_begin() {
             return Outcome::new(Finding::NotApplied, Phase::Connect, send::not_begun(closed));
         }
-        match send::exchange(way.client, rendered, &place, deadline, self.http.max_response).await {
-            Ok(answer) => classify(&call.answers, answer, way.asked, &place, self.clock.wall()),
-            Err(Failure::NotBegun(why)) => Outcome::new(Finding::NotApplied, Phase::Connect, why),
-            Err(Failure::NoAnswer(why)) => Outcome::new(Finding::Unknown, Phase::Send, why),
-            Err(Failure::Cut(answer, why)) => Outcome {
-                retry_after: retry_after(&answer.headers, self.clock.wall()),
-                response: Some(Response {
-                    status: Some(answer.status),
-                    body: answer.body,
-                    truncated: answer.truncated,
-                }),
-                ..Outcome::new(Finding::Unknown, Phase::Answer, format!("HTTP {}, but {why}", answer.status))
-            },
-        }
+        let exchange = Exchange {
+            answers: &call.answers,
+            asked: way.asked,
+            deadline,
+            max_response: self.http.max_response,
+            wall: self.clock.wall(),
+        };
+        exchange.make(way.client, rendered).await
     }
 }

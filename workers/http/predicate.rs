@@ -8,11 +8,8 @@ use std::collections::HashSet;
 use aftercommit::outcome::{Probed, Response, Sighting};
 use serde_json::value::RawValue;
 
-use super::{
-    classify::Answer,
-    form,
-    json::{self, Shape},
-};
+use super::{classify::Answer, form};
+use crate::json::{self, Shape};
 
 /// What is compared with what stands in an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //!
 //! Whatever cannot be rendered is an error with a sentence for people; nothing is cut, re-cased or guessed.
 
-use aftercommit::effect::{Effect, PAYLOAD_DEPTH_MAX, depth};
+use aftercommit::effect::Effect;
 use bytes::Bytes;
 use reqwest::{
     Method,
@@ -11,19 +11,26 @@ use reqwest::{
 use url::Url;
 
 use super::{
-    config::{Auth, Call, Encoding, Http, is_ours},
+    config::{Auth, Call, Encoding, Http},
     egress::{Egress, Target},
-    form, json, template,
+    form,
+    headers::{ATTRIBUTE, is_ours},
+    template,
 };
-use crate::config::{KeyFormat, KeyIn};
+use crate::{
+    cloudevents::{self, Envelope},
+    config::{KeyFormat, KeyIn},
+    json,
+    message::{self, Message},
+};
 
 /// A request without its credentials.
 #[derive(Clone, Debug)]
-pub(super) struct Rendered {
-    pub(super) method: Method,
-    pub(super) url: Url,
-    pub(super) headers: HeaderMap,
-    pub(super) body: Bytes,
+pub(crate) struct Rendered {
+    pub(crate) method: Method,
+    pub(crate) url: Url,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
 }
 
 /// The request of `effect`, with `key` as it is sent.
@@ -31,16 +38,14 @@ pub(super) fn render(http: &Http, call: &Call, effect: &Effect, key: &str) -> Re
     if let Some(problem) = call.key_rule.refuses(key) {
         return Err(problem);
     }
-    for (column, text) in
-        [("payload", &effect.payload), ("headers", &effect.headers), ("metadata", &effect.metadata)]
-    {
-        if text.as_ref().is_some_and(|text| depth(text) > PAYLOAD_DEPTH_MAX) {
-            return Err(format!("{column} nests deeper than {PAYLOAD_DEPTH_MAX} levels"));
-        }
-    }
+    message::check_depth(effect)?;
     let (body, content_type) = body(call, effect, key)?;
     let url = url(http, call, effect, key)?;
     let mut headers = headers(http, call, effect, key)?;
+    let (body, content_type) = match &http.envelope {
+        None => (body, content_type),
+        Some(envelope) => event(envelope, effect, key, (body, content_type), &mut headers)?,
+    };
     if let Some(content_type) = content_type {
         headers.insert(CONTENT_TYPE, content_type);
     }
@@ -51,7 +56,7 @@ fn body(call: &Call, effect: &Effect, key: &str) -> Result<(Bytes, Option<Header
     let given = if effect.body.is_some() { Encoding::Raw } else { Encoding::Json };
     let json_type = || match &effect.content_type {
         None => Ok(HeaderValue::from_static("application/json")),
-        Some(given) => content_type(given),
+        Some(given) => content_type_value(given),
     };
     let key_at = match &call.key_in {
         KeyIn::Body(pointer) => Some(pointer),
@@ -72,7 +77,7 @@ fn body(call: &Call, effect: &Effect, key: &str) -> Result<(Bytes, Option<Header
         }
         (Encoding::Raw, None, Some(body)) => {
             let named = effect.content_type.as_deref().unwrap_or("application/octet-stream");
-            Ok((Bytes::copy_from_slice(body), Some(content_type(named)?)))
+            Ok((Bytes::copy_from_slice(body), Some(content_type_value(named)?)))
         }
         (Encoding::None, _, Some(_)) => Err("the operation sends no body, and the effect has one".to_owned()),
         (Encoding::None, _, None) | (Encoding::Raw, None, None) => Ok((Bytes::new(), None)),
@@ -86,6 +91,35 @@ fn body(call: &Call, effect: &Effect, key: &str) -> Result<(Bytes, Option<Header
         }
         (Encoding::Form, payload, None) => form_body(payload.as_deref(), key_at.map(String::as_str), key),
     }
+}
+
+/// The event whose data is that body; its attributes go into `headers`.
+fn event(
+    envelope: &Envelope,
+    effect: &Effect,
+    key: &str,
+    (body, content_type): (Bytes, Option<HeaderValue>),
+    headers: &mut HeaderMap,
+) -> Result<(Bytes, Option<HeaderValue>), String> {
+    let data = Message {
+        body: body.to_vec(),
+        content_type: content_type
+            .as_ref()
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+            .to_owned(),
+        headers: Vec::new(),
+        traceparent: message::traceparent(effect),
+        attributes: Vec::new(),
+    };
+    let event = envelope.around(data, effect, key)?;
+    for (name, value) in event.attributes_as(ATTRIBUTE)? {
+        let (name, value) = header(&name, &cloudevents::header_value(value))?;
+        headers.insert(name, value);
+    }
+    let content_type =
+        if event.content_type.is_empty() { None } else { Some(content_type_value(&event.content_type)?) };
+    Ok((event.body.into(), content_type))
 }
 
 fn form_body(
@@ -112,7 +146,7 @@ fn form_body(
     Ok((form::join(&pairs).into(), Some(form_type)))
 }
 
-fn content_type(text: &str) -> Result<HeaderValue, String> {
+fn content_type_value(text: &str) -> Result<HeaderValue, String> {
     HeaderValue::from_str(text)
         .ok()
         .filter(|value| !value.is_empty() && value.to_str().is_ok())
@@ -261,10 +295,10 @@ fn headers(http: &Http, call: &Call, effect: &Effect, key: &str) -> Result<Heade
         KeyIn::Header(name) => Some(name.to_ascii_lowercase()),
         KeyIn::Body(_) | KeyIn::Query(_) | KeyIn::Path => None,
     };
-    for (name, value) in effect_headers(effect)? {
+    for (name, value) in message::headers(effect)? {
         let (name, value) = header(&name, &value)?;
         let credential = matches!(&http.auth, Auth::Header { name: owned, .. } if *owned == name);
-        if is_ours(name.as_str()) || credential {
+        if is_ours(name.as_str()) || http.is_attribute(name.as_str()) || credential {
             return Err(format!("headers must not set {name}: it belongs to the request, not the effect"));
         }
         if key_name.as_deref() == Some(name.as_str()) {
@@ -281,8 +315,8 @@ fn headers(http: &Http, call: &Call, effect: &Effect, key: &str) -> Result<Heade
         let (name, value) = header(&name, &written_key(call, key))?;
         headers.insert(name, value);
     }
-    if let Some(trace) = effect.trace_context.as_deref().filter(|trace| is_traceparent(trace)) {
-        let (name, value) = header("traceparent", trace)?;
+    if let Some(trace) = message::traceparent(effect) {
+        let (name, value) = header("traceparent", &trace)?;
         headers.insert(name, value);
     }
     Ok(headers)
@@ -295,25 +329,8 @@ fn written_key(call: &Call, key: &str) -> String {
     }
 }
 
-fn effect_headers(effect: &Effect) -> Result<Vec<(String, String)>, String> {
-    const FORM: &str = "headers must be an object of strings";
-    let Some(text) = effect.headers.as_deref() else { return Ok(Vec::new()) };
-    let wrong = |problem: String| format!("headers {problem}");
-    let json::Shape::Object(members) = json::value(text).and_then(json::shape).map_err(wrong)? else {
-        return Err(FORM.to_owned());
-    };
-    members
-        .into_iter()
-        .map(|(name, value)| match json::shape(value).map_err(wrong)? {
-            json::Shape::Text(value) => Ok((name, value)),
-            json::Shape::Object(_) | json::Shape::Array(_) | json::Shape::Plain(_) | json::Shape::Null => {
-                Err(FORM.to_owned())
-            }
-        })
-        .collect()
-}
-
-fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
+/// A header of the effect's or the configuration's.
+pub(crate) fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
     let parsed = HeaderName::from_bytes(name.as_bytes())
         .map_err(|_error| format!("headers has {name:?}, which is no header's name"))?;
     let printable = value.bytes().all(|byte| (b' '..=b'~').contains(&byte) || byte == b'\t');
@@ -323,14 +340,4 @@ fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> 
             Err(format!("the value of header {parsed} must be printable ASCII without line breaks"))
         }
     }
-}
-
-/// A W3C traceparent of version 00. Anything else is not sent: a trace never fails an effect.
-fn is_traceparent(text: &str) -> bool {
-    let parts: Vec<_> = text.split('-').collect();
-    let hex = |part: &str, len: usize| {
-        part.len() == len && part.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
-    };
-    matches!(parts.as_slice(), [version, trace, span, flags]
-        if *version == "00" && hex(trace, 32) && hex(span, 16) && hex(flags, 2))
 }

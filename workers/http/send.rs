@@ -37,11 +37,11 @@ pub(super) fn client(tls: bool, fastest: Duration, concurrency: u32) -> Result<C
 }
 
 /// Why there is no client.
-pub(super) const NO_CLIENT: &str =
+pub(crate) const NO_CLIENT: &str =
     "no HTTP client could be built: are the system's root certificates installed?";
 
 /// The client's settings; tests speak HTTP/2 without TLS with them.
-pub(super) fn builder(tls: bool, fastest: Duration, concurrency: u32) -> ClientBuilder {
+pub(crate) fn builder(tls: bool, fastest: Duration, concurrency: u32) -> ClientBuilder {
     let builder = Client::builder();
     // A machine without root certificates can still speak plain HTTP.
     let builder = if tls { builder } else { builder.tls_certs_only([]) };
@@ -74,6 +74,21 @@ pub(super) fn credential(
         .map_err(|_error| "the secret has a character that cannot stand in a header".to_owned())?;
     value.set_sensitive(true);
     Ok(Some((name, value)))
+}
+
+/// Our secrets, in the forms in which they are sent; they have been resolved before.
+pub(super) fn secrets(auth: &Auth, secrets: &Secrets) -> Vec<String> {
+    let resolved = |reference| secrets.resolve(reference).unwrap_or_default();
+    match auth {
+        Auth::None => Vec::new(),
+        Auth::Bearer(secret) => vec![resolved(secret)],
+        Auth::Header { value, .. } => vec![resolved(value)],
+        Auth::Basic { user, password } => {
+            let password = resolved(password);
+            let pair = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
+            vec![password, pair]
+        }
+    }
 }
 
 /// How an exchange ended without a whole answer. The sentences hold no text of the client's: it would hold the URL.
@@ -194,7 +209,7 @@ pub(super) fn authenticate(headers: &mut HeaderMap, credential: Option<&(HeaderN
 }
 
 /// Why nothing was sent.
-pub(super) fn not_begun(closed: Closed) -> String {
+pub(crate) fn not_begun(closed: Closed) -> String {
     format!("not sent: {closed}")
 }
 

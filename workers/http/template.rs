@@ -2,11 +2,11 @@
 
 use aftercommit::effect::Effect;
 
-use super::{
-    form::encoded,
+use super::form::encoded;
+use crate::{
+    config::Setting as _,
     json::{self, Shape},
 };
-use crate::config::Setting as _;
 
 /// A path with placeholders, and perhaps a query with some.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,18 +86,18 @@ impl Template {
 
 /// Text with placeholders, as it is compared with what an answer holds: nothing in it is encoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Text(Vec<Piece>);
+pub(crate) struct Text(Vec<Piece>);
 
 impl Text {
     /// Parses text; `None` when it has no placeholder.
-    pub(super) fn parse(text: &str) -> Result<Option<Self>, String> {
+    pub(crate) fn parse(text: &str) -> Result<Option<Self>, String> {
         let pieces = split(text, |literal| Ok(literal.to_owned()))?;
         let plain = pieces.iter().all(|piece| matches!(piece, Piece::Literal(_)));
         Ok((!plain).then_some(Self(pieces)))
     }
 
     /// With the effect's values.
-    pub(super) fn render(&self, effect: &Effect, key: &str) -> Result<String, String> {
+    pub(crate) fn render(&self, effect: &Effect, key: &str) -> Result<String, String> {
         self.0.iter().map(|piece| piece.value(effect, key)).collect()
     }
 }

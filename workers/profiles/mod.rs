@@ -57,6 +57,7 @@ const SHIPPED: &[Profile] = shipped![
     "paypal-orders-v2",
     "resend",
     "square-payments",
+    "standard-webhooks",
     "svix",
     "telnyx",
 ];

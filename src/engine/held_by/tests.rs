@@ -40,7 +40,8 @@ fn an_answer_is_a_sign_of_life_whatever_it_says_and_silence_is_none() {
     for phase in [Phase::Connect, Phase::Send, Phase::Answer, Phase::Done] {
         assert_eq!(by(Finding::Unknown, phase), Sign::Failed, "{phase:?}");
     }
-    assert_eq!(by(Finding::NotApplied, Phase::Connect), Sign::Failed, "nobody listens");
+    assert_eq!(by(Finding::NotApplied, Phase::Connect), Sign::Unreached, "nobody listens");
+    assert_eq!(by(Finding::NotApplied, Phase::Send), Sign::Failed, "it broke before it mattered");
     assert_eq!(by(Finding::LeaseEnded, Phase::Lease), Sign::Nothing);
 }
 
@@ -63,9 +64,10 @@ fn what_a_trial_shows_is_said_of_it_and_a_probe_says_it_like_a_call() {
     let budgets = Budgets::default();
     budgets.observe(&trial, &outcome(Finding::Unknown, Phase::Send), seconds(600), boot(0));
     budgets.observe(&trial, &outcome(Finding::NotApplied, Phase::Render), seconds(600), boot(0));
+    budgets.observe(&trial, &outcome(Finding::NotApplied, Phase::Connect), seconds(600), boot(0));
     budgets.observe(&trial, &outcome(Finding::Applied, Phase::Done), seconds(600), boot(0));
     let signs: Vec<_> = budgets.take_reports().into_iter().map(|report| report.sign).collect();
-    assert_eq!(signs, [Sign::TrialFailed, Sign::TrialEnded, Sign::Answered]);
+    assert_eq!(signs, [Sign::TrialFailed, Sign::TrialEnded, Sign::TrialUnreached, Sign::Answered]);
 }
 
 #[test]

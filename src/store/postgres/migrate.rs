@@ -23,6 +23,8 @@ const STEPS: &[&str] = &[
     include_str!("../../../migrations/postgres/0006_viewer.sql"),
     include_str!("../../../migrations/postgres/0007_guard.sql"),
     include_str!("../../../migrations/postgres/0008_enqueue.sql"),
+    include_str!("../../../migrations/postgres/0009_recipients.sql"),
+    include_str!("../../../migrations/postgres/0010_endpoints.sql"),
 ];
 
 /// Serialises migrators: the number is the name's first bytes, as no other program would choose it.

@@ -12,6 +12,7 @@
 mod budget;
 mod claim;
 mod doctor;
+mod endpoints;
 mod enqueue;
 mod guard;
 mod identity;

@@ -34,6 +34,8 @@ const STEPS: &[&str] = &[
     include_str!("../../../migrations/sqlite/0006_viewer.sql"),
     include_str!("../../../migrations/sqlite/0007_guard.sql"),
     include_str!("../../../migrations/sqlite/0008_enqueue.sql"),
+    include_str!("../../../migrations/sqlite/0009_recipients.sql"),
+    include_str!("../../../migrations/sqlite/0010_endpoints.sql"),
 ];
 const OPENING: &str = "opening the SQLite file";
 const MIGRATING: &str = "migrating";

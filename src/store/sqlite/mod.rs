@@ -11,6 +11,7 @@
 mod budget;
 mod claim;
 mod doctor;
+mod endpoints;
 mod enqueue;
 mod guard;
 mod identity;

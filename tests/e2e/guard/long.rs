@@ -3,11 +3,8 @@
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{
-    report,
-    rounds::{CLIENTS, Rounds, mixed, same},
-};
-use crate::support::{Chance, Engine, TestDatabase, Way};
+use super::rounds::{CLIENTS, Rounds, mixed, same};
+use crate::support::{Chance, Engine, Report, TestDatabase, Way};
 
 /// Rounds of one request.
 const ROUNDS: usize = 1_000;
@@ -18,7 +15,7 @@ const RACING: usize = 10_000;
 #[ignore = "minutes: ./tests/run --long guard"]
 fn a_thousand_rounds_and_ten_thousand_racing_calls() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime starts");
-    let commit = report::commit();
+    let report = Report::begin("guard");
     let mut chance = Chance::seeded();
     let seed = chance.seed();
     let mut runs = Vec::new();
@@ -54,5 +51,6 @@ fn a_thousand_rounds_and_ten_thousand_racing_calls() {
         println!("{run}");
         runs.push(run);
     }
-    report::write(&commit, seed, &runs);
+    let what = "rounds of concurrent requests with one key at two server processes; mixed: some of them with another body";
+    report.write(what, json!({ "seed": seed, "runs": runs }));
 }

@@ -18,7 +18,6 @@ mod held;
 mod hold;
 mod kills;
 mod long;
-mod report;
 mod restart;
 mod rounds;
 mod server;

@@ -1,11 +1,9 @@
 //! What a long run leaves behind: `reports/retention.json`.
 
-use std::{fs, path::Path, process::Command};
-
 use serde_json::{Value, json};
 
 use super::load::{Load, Plan};
-use crate::support::{Engine, TestDatabase};
+use crate::support::{Engine, Report, TestDatabase};
 
 /// One database's part.
 pub(super) async fn of(db: &TestDatabase, name: &str, load: &Load) -> Value {
@@ -25,22 +23,11 @@ pub(super) async fn of(db: &TestDatabase, name: &str, load: &Load) -> Value {
     })
 }
 
-/// What is being measured: asked before the run, during which somebody may commit.
-pub(super) fn commit() -> String {
-    said("git", &["rev-parse", "HEAD"])
-}
-
-/// Writes the report beside the repository's other ones.
-pub(super) fn write(plan: &Plan, commit: &str, runs: Vec<Value>) {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("workers/ lies in the root");
-    let report = json!({
-        "what": "a load with a short retention: rows of every table over time, and late enqueues at every stage",
-        "commit": commit,
-        "machine": {
-            "cpus": std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
-            "kernel": said("uname", &["-sr"]),
-            "memory": fs::read_to_string("/proc/meminfo").unwrap_or_default().lines().next(),
-        },
+/// What was run, and what it showed.
+pub(super) fn write(report: &Report, plan: &Plan, runs: &[Value]) {
+    let what =
+        "a load with a short retention: rows of every table over time, and late enqueues at every stage";
+    let more = json!({
         "seconds": plan.lasts.as_secs(),
         "effects_per_second": plan.per_second,
         "retention_s": {
@@ -50,13 +37,5 @@ pub(super) fn write(plan: &Plan, commit: &str, runs: Vec<Value>) {
         },
         "runs": runs,
     });
-    let folder = root.join("reports");
-    fs::create_dir_all(&folder).expect("reports/ can be made");
-    let text = serde_json::to_string(&report).expect("JSON");
-    fs::write(folder.join("retention.json"), text + "\n").expect("the report can be written");
-}
-
-fn said(program: &str, words: &[&str]) -> String {
-    let output = Command::new(program).args(words).output();
-    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+    report.write(what, more);
 }

@@ -1,7 +1,11 @@
 //! `aftercommit bench`: measures this database and this machine, each figure with its limit measured in the same run.
 //! Compare ratios inside one run; absolute figures drift from run to run.
 
+#[cfg(feature = "amqp")]
+mod amqp;
 mod backlog;
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod brokers;
 mod drain;
 mod enqueue;
 mod guard;
@@ -9,6 +13,10 @@ mod horizon;
 mod http;
 mod latency;
 mod limits;
+#[cfg(feature = "nats")]
+mod nats;
+#[cfg(feature = "redis")]
+mod redis;
 mod scratch;
 mod sink;
 
@@ -50,6 +58,15 @@ pub(crate) enum BenchCommand {
     Latency(latency::LatencyArgs),
     /// Drain effects over HTTP on the loopback, beside a bare HTTP loop
     Http(http::HttpArgs),
+    /// Drain effects into a queue of a RabbitMQ, beside a bare publishing loop
+    #[cfg(feature = "amqp")]
+    Amqp(amqp::AmqpArgs),
+    /// Drain effects into a NATS stream, beside a bare loop of its client
+    #[cfg(feature = "nats")]
+    Nats(nats::NatsArgs),
+    /// Drain effects into a Redis stream, beside a bare loop of its client
+    #[cfg(feature = "redis")]
+    Redis(redis::RedisArgs),
     /// Measure a claim with few and with many effects pending
     Backlog(backlog::BacklogArgs),
     /// Drain with and without a snapshot that another session holds open
@@ -75,6 +92,12 @@ pub(super) async fn run(context: &Context, command: BenchCommand) -> anyhow::Res
         BenchCommand::Guard(args) => guard::run(context, &args).await,
         BenchCommand::Latency(args) => latency::run(context, &args).await,
         BenchCommand::Http(args) => http::run(context, &args).await,
+        #[cfg(feature = "amqp")]
+        BenchCommand::Amqp(args) => amqp::run(context, &args).await,
+        #[cfg(feature = "nats")]
+        BenchCommand::Nats(args) => nats::run(context, &args).await,
+        #[cfg(feature = "redis")]
+        BenchCommand::Redis(args) => redis::run(context, &args).await,
         BenchCommand::Backlog(args) => backlog::run(context, &args).await,
         BenchCommand::Horizon(args) => horizon::run(context, &args).await,
     }

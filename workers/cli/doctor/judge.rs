@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use aftercommit::{
     clock::Timestamp,
-    store::{DownstreamInfo, Examined, WorkerInfo, identity::Hold},
+    store::{Breaker, DownstreamInfo, Examined, WorkerInfo, identity::Hold},
 };
 
-use super::Finding;
+use super::Check;
 use crate::cli::{
     context::invocation,
     output::plural,
@@ -28,17 +28,17 @@ pub(super) struct Clocks {
 }
 
 /// Whether our schema is whole, and what stands in it that this version does not carry out.
-pub(super) fn schema(examined: &Examined) -> Vec<Finding> {
+pub(super) fn schema(examined: &Examined) -> Vec<Check> {
     let mut findings = Vec::new();
     findings.push(if examined.broken_triggers.is_empty() {
-        Finding::ok("triggers", "INSERTs are checked and queued")
+        Check::ok("triggers", "INSERTs are checked and queued")
     } else {
         let found = format!(
             "missing or switched off: {}; what is written now is not checked, or not queued",
             examined.broken_triggers.join(", ")
         );
         let remedy = "make it again from the schema (`aftercommit migrate --dry-run` prints it), or enable it; then look for orphans";
-        Finding::fail("triggers", found, remedy)
+        Check::fail("triggers", found, remedy)
     });
     if examined.orphans > 0 {
         let found = format!(
@@ -50,45 +50,41 @@ pub(super) fn schema(examined: &Examined) -> Vec<Finding> {
             "they are shown in doubt: decide about each (`{} effects list --state in_doubt`, then `effects resolve`)",
             invocation()
         );
-        findings.push(Finding::fail("orphans", found, remedy));
+        findings.push(Check::fail("orphans", found, remedy));
     } else {
         let found =
             format!("the newest {} are queued or have ended", plural(examined.orphans_among, "effect"));
-        findings.push(Finding::ok("orphans", found));
+        findings.push(Check::ok("orphans", found));
     }
     if examined.unswept_claims > 0 {
         let found = format!(
             "{} ended more than a minute ago and nobody judged what became of their calls",
             plural(examined.unswept_claims, "lease")
         );
-        findings.push(Finding::fail("leases", found, format!("start a worker: `{} work`", invocation())));
+        findings.push(Check::fail("leases", found, format!("start a worker: `{} work`", invocation())));
     } else {
-        findings.push(Finding::ok("leases", "none ended without being swept"));
+        findings.push(Check::ok("leases", "none ended without being swept"));
     }
     if !examined.write_backs.is_empty() {
         let found = format!(
             "on_outcome is set for {}, and this version calls no write-back",
             examined.write_backs.join(", ")
         );
-        findings.push(Finding::warn(
-            "on_outcome",
-            found,
-            "read `status` instead, until a version that has it",
-        ));
+        findings.push(Check::warn("on_outcome", found, "read `status` instead, until a version that has it"));
     }
     findings.push(match examined.payload_limit {
-        Some(bytes) => Finding::ok("payload_limit", plural(bytes, "byte")),
+        Some(bytes) => Check::ok("payload_limit", plural(bytes, "byte")),
         None => {
             let found = "not set, or no number: the largest payload is not what anybody chose";
-            Finding::warn("payload_limit", found, "write it into the table meta (1048576 is the default)")
+            Check::warn("payload_limit", found, "write it into the table meta (1048576 is the default)")
         }
     });
     findings
 }
 
 /// Whether anything may be sent at all.
-pub(super) fn hold(hold: Option<&Hold>) -> Finding {
-    let Some(hold) = hold else { return Finding::ok("hold", "the fleet is not on hold") };
+pub(super) fn hold(hold: Option<&Hold>) -> Check {
+    let Some(hold) = hold else { return Check::ok("hold", "the fleet is not on hold") };
     let found = format!(
         "on HOLD since {}, found by {}: {}; nothing is sent, probed or swept",
         utc(hold.since),
@@ -99,11 +95,11 @@ pub(super) fn hold(hold: Option<&Hold>) -> Finding {
         "check that this is the right database (`{0} hold show`), then `{0} hold lift --reason …`",
         invocation()
     );
-    Finding::fail("hold", found, remedy)
+    Check::fail("hold", found, remedy)
 }
 
 /// How far this machine's clock is from the database's.
-pub(super) fn clock(clocks: &Clocks) -> Finding {
+pub(super) fn clock(clocks: &Clocks) -> Check {
     let (ahead, difference) = if clocks.here > clocks.there {
         ("ahead of", clocks.here.since(clocks.there))
     } else {
@@ -112,46 +108,43 @@ pub(super) fn clock(clocks: &Clocks) -> Finding {
     };
     if difference > CLOCKS_MAX {
         let found = format!("this machine's is {} {ahead} the database's", span(difference));
-        return Finding::warn(
+        return Check::warn(
             "clock",
             found,
             "let both follow a time server; leases and windows go by the database's",
         );
     }
-    Finding::ok(
-        "clock",
-        format!("this machine's and the database's differ by less than {}", span(CLOCKS_MAX)),
-    )
+    Check::ok("clock", format!("this machine's and the database's differ by less than {}", span(CLOCKS_MAX)))
 }
 
 /// The workers.
-pub(super) fn fleet(workers: &[WorkerInfo], version: &str) -> Vec<Finding> {
+pub(super) fn fleet(workers: &[WorkerInfo], version: &str) -> Vec<Check> {
     let live: Vec<&WorkerInfo> = workers.iter().filter(|worker| worker.live).collect();
     if live.is_empty() {
         let remedy = format!("start one: `{} work`", invocation());
-        return vec![Finding::warn("workers", "no worker is alive", remedy)];
+        return vec![Check::warn("workers", "no worker is alive", remedy)];
     }
     let count = plural(u64::try_from(live.len()).unwrap_or(0), "live worker");
     let others: Vec<&str> =
         live.iter().map(|worker| worker.version.as_str()).filter(|other| *other != version).collect();
     if others.is_empty() {
-        return vec![Finding::ok("workers", format!("{count}, version {version}"))];
+        return vec![Check::ok("workers", format!("{count}, version {version}"))];
     }
     let found =
         format!("{count}; {} of another version than this program's {version}: {}", others.len(), others[0]);
-    vec![Finding::warn("workers", found, "finish the deployment")]
+    vec![Check::warn("workers", found, "finish the deployment")]
 }
 
 /// Every downstream: is it served, is its work late, does it need a person?
-pub(super) fn downstreams(downstreams: &[DownstreamInfo], now: Timestamp) -> Vec<Finding> {
+pub(super) fn downstreams(downstreams: &[DownstreamInfo], now: Timestamp) -> Vec<Check> {
     if downstreams.is_empty() {
         let remedy = format!("run `{} migrate` with a configuration, or start a worker", invocation());
-        return vec![Finding::warn("downstreams", "none is known", remedy)];
+        return vec![Check::warn("downstreams", "none is known", remedy)];
     }
     downstreams.iter().flat_map(|info| downstream(info, now)).collect()
 }
 
-fn downstream(info: &DownstreamInfo, now: Timestamp) -> Vec<Finding> {
+fn downstream(info: &DownstreamInfo, now: Timestamp) -> Vec<Check> {
     const CHECK: &str = "downstream";
     let name = &info.name;
     let age = info.oldest_due_at.map(|due| now.since(due));
@@ -163,10 +156,10 @@ fn downstream(info: &DownstreamInfo, now: Timestamp) -> Vec<Finding> {
         } else {
             format!("start `{} work` with a configuration that has it", invocation())
         };
-        findings.push(Finding::fail(CHECK, unserved, remedy));
+        findings.push(Check::fail(CHECK, unserved, remedy));
     } else if info.workers == 0 {
         let remedy = "start one before effects are written, or ignore a name that is used no more";
-        findings.push(Finding::warn(
+        findings.push(Check::warn(
             CHECK,
             format!("no live worker for downstream {name}; nothing waits"),
             remedy,
@@ -177,24 +170,45 @@ fn downstream(info: &DownstreamInfo, now: Timestamp) -> Vec<Finding> {
             "look at what holds it (`{} effects list --downstream {name}`), or raise its concurrency",
             invocation()
         );
-        findings.push(Finding::warn(CHECK, found, remedy));
+        findings.push(Check::warn(CHECK, found, remedy));
     } else {
         let oldest = age.map_or_else(String::new, |age| format!(", the oldest due for {}", span(age)));
         let served = plural(info.workers, "live worker");
-        findings.push(Finding::ok(CHECK, format!("{name}: {served}, {} pending{oldest}", info.pending)));
+        findings.push(Check::ok(CHECK, format!("{name}: {served}, {} pending{oldest}", info.pending)));
     }
+    findings.extend(held(info));
     if info.in_doubt > 0 {
         let found = format!("{name}: {} in doubt", plural(info.in_doubt, "effect"));
         let remedy = format!("decide: `{} effects list --state in_doubt --downstream {name}`", invocation());
-        findings.push(Finding::warn("in doubt", found, remedy));
+        findings.push(Check::warn("in doubt", found, remedy));
     }
     findings
 }
 
+/// What keeps its effects from being sent, if anything does.
+fn held(info: &DownstreamInfo) -> Option<Check> {
+    let name = &info.name;
+    let why = |reason: Option<&String>| reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+    if let Some(paused) = &info.paused {
+        let found =
+            format!("{name}: nothing is sent, paused by {}{}", paused.who, why(paused.reason.as_ref()));
+        let remedy = format!("mend what was refused, then `{} downstreams resume {name}`", invocation());
+        return Some(Check::warn("paused", found, remedy));
+    }
+    if info.breaker != Breaker::Closed {
+        let origin = info.origin.as_deref().unwrap_or(name);
+        let found = format!("{name}: {origin} does not answer{}", why(info.hold_reason.as_ref()));
+        let remedy = format!("look at it from here: `{} downstreams test {name}`", invocation());
+        return Some(Check::warn("breaker", found, remedy));
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
+    use aftercommit::{check::Level, store::PausedBy};
+
     use super::*;
-    use crate::cli::doctor::Level;
 
     fn info(kind: Option<&str>, workers: u32, pending: u64, due: Option<i64>) -> DownstreamInfo {
         DownstreamInfo {
@@ -221,6 +235,29 @@ mod tests {
         assert_eq!(downstream(&info(Some("http"), 0, 0, None), now)[0].level, Level::Warn);
         assert_eq!(downstream(&info(Some("http"), 1, 3, Some(0)), now)[0].level, Level::Warn, "late");
         assert_eq!(downstream(&info(Some("http"), 1, 3, Some(3_599_000_000)), now)[0].level, Level::Ok);
+    }
+
+    #[test]
+    fn what_keeps_effects_from_being_sent_is_told_with_the_way_out() {
+        let by = PausedBy {
+            at: Timestamp::from_micros(0),
+            who: "worker w1".to_owned(),
+            reason: Some("535 wrong password".to_owned()),
+        };
+        let paused = DownstreamInfo { paused: Some(by), ..info(Some("smtp"), 1, 3, None) };
+        let broken = DownstreamInfo { breaker: Breaker::Open, ..info(Some("smtp"), 1, 3, None) };
+        for (info, found, remedy) in [
+            (paused, "paused by worker w1: 535 wrong password", "downstreams resume payments"),
+            (broken, "does not answer", "downstreams test payments"),
+        ] {
+            let checks = downstream(&info, Timestamp::from_micros(0));
+            let told = checks
+                .iter()
+                .find(|check| check.found.contains(found))
+                .unwrap_or_else(|| panic!("{checks:?}"));
+            assert_eq!(told.level, Level::Warn);
+            assert!(told.remedy.as_ref().is_some_and(|said| said.contains(remedy)), "{told:?}");
+        }
     }
 
     #[test]

@@ -8,24 +8,20 @@ mod server;
 use std::sync::Arc;
 
 use aftercommit::{
+    check::{Check, Level},
     clock::{Clock as _, SystemClock},
     engine::Engine,
     store::{Database, Options, SCHEMA_VERSION},
 };
 use aftercommit_workers::config::Settings;
 use clap::Args;
-use serde::Serialize;
 
 use self::judge::Clocks;
 use super::{
-    Context, Exit,
-    clean::clean,
+    Context, Exit, checks,
     context::{invocation, open, without_password},
-    data,
     exit::sentence,
-    json,
-    output::{plural, width, wrapped},
-    talk,
+    output::plural,
     work::engine_config,
 };
 
@@ -39,41 +35,6 @@ Examples:
   aftercommit doctor --database postgres://localhost/shop")]
 pub(crate) struct DoctorArgs {}
 
-/// How well a thing is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Level {
-    Ok,
-    Warn,
-    Fail,
-}
-
-/// One thing that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Finding {
-    /// What was looked at.
-    check: &'static str,
-    level: Level,
-    /// What was found.
-    found: String,
-    /// What to do about it.
-    remedy: Option<String>,
-}
-
-impl Finding {
-    fn ok(check: &'static str, found: impl Into<String>) -> Self {
-        Self { check, level: Level::Ok, found: found.into(), remedy: None }
-    }
-
-    fn warn(check: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { check, level: Level::Warn, found: found.into(), remedy: Some(remedy.into()) }
-    }
-
-    fn fail(check: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { check, level: Level::Fail, found: found.into(), remedy: Some(remedy.into()) }
-    }
-}
-
 /// Looks at everything, and prints it.
 pub(super) async fn run(context: &Context, _args: &DoctorArgs) -> anyhow::Result<Exit> {
     let mut findings = Vec::new();
@@ -85,23 +46,21 @@ pub(super) async fn run(context: &Context, _args: &DoctorArgs) -> anyhow::Result
         }
         // A configuration that is wrong was told already; there is then no URL in it.
         Err(_) if findings.iter().any(|finding| finding.level == Level::Fail) => {}
-        Err(problem) => findings.push(Finding::fail(
+        Err(problem) => findings.push(Check::fail(
             "database",
             sentence(&problem),
             "give --database URL, set DATABASE_URL, or write a configuration",
         )),
     }
-    print(context, &findings)?;
-    let failed = findings.iter().any(|finding| finding.level == Level::Fail);
-    Ok(if failed { Exit::Failure } else { Exit::Ok })
+    checks::print(context, &findings)
 }
 
 /// The configuration, its secrets, and whether its parts fit together.
-fn configuration(context: &Context, findings: &mut Vec<Finding>) -> Option<Settings> {
+fn configuration(context: &Context, findings: &mut Vec<Check>) -> Option<Settings> {
     const CHECK: &str = "configuration";
     let remedy = format!("correct it; `{} config check` tells everything that is wrong", invocation());
     if context.configured().is_ok_and(|configured| !configured) {
-        findings.push(Finding::warn(
+        findings.push(Check::warn(
             CHECK,
             "there is none here: only the database is looked at",
             "run this where the worker's configuration is, or name it with --config",
@@ -111,19 +70,18 @@ fn configuration(context: &Context, findings: &mut Vec<Finding>) -> Option<Setti
     let settings = match context.load() {
         Ok(Ok(settings)) => settings,
         Ok(Err(problems)) => {
-            let problem =
-                |problem: &dyn std::fmt::Display| Finding::fail(CHECK, problem.to_string(), &remedy);
+            let problem = |problem: &dyn std::fmt::Display| Check::fail(CHECK, problem.to_string(), &remedy);
             findings.extend(problems.iter().map(|one| problem(one)));
             return None;
         }
         Err(problem) => {
-            findings.push(Finding::fail(CHECK, sentence(&problem), remedy));
+            findings.push(Check::fail(CHECK, sentence(&problem), remedy));
             return None;
         }
     };
     let names: Vec<&str> = settings.downstreams.keys().map(String::as_str).collect();
     if names.is_empty() {
-        findings.push(Finding::warn(
+        findings.push(Check::warn(
             CHECK,
             "it has no downstream: a worker would have nothing to serve",
             "add one ([downstream.NAME])",
@@ -137,24 +95,24 @@ fn configuration(context: &Context, findings: &mut Vec<Finding>) -> Option<Setti
                     plural(u64::try_from(names.len()).unwrap_or(0), "downstream"),
                     names.join(", ")
                 );
-                findings.push(Finding::ok(CHECK, found));
+                findings.push(Check::ok(CHECK, found));
             }
-            Err(problem) => findings.push(Finding::fail(CHECK, problem, remedy)),
+            Err(problem) => findings.push(Check::fail(CHECK, problem, remedy)),
         },
         Err(problems) => {
-            let fails = problems.iter().map(|problem| Finding::fail(CHECK, problem.to_string(), &remedy));
+            let fails = problems.iter().map(|problem| Check::fail(CHECK, problem.to_string(), &remedy));
             findings.extend(fails);
         }
     }
     findings.extend(settings.check().into_iter().map(|finding| {
         let found = format!("{} {}", finding.key, finding.message);
-        Finding::warn(CHECK, found, "change it, unless you mean it so")
+        Check::warn(CHECK, found, "change it, unless you mean it so")
     }));
     Some(settings)
 }
 
 /// The database, and what it knows of the fleet.
-async fn database(url: &str, options: &Options, findings: &mut Vec<Finding>) {
+async fn database(url: &str, options: &Options, findings: &mut Vec<Check>) {
     const CHECK: &str = "database";
     let shown = without_password(url);
     findings.extend(file::judge(url));
@@ -162,19 +120,19 @@ async fn database(url: &str, options: &Options, findings: &mut Vec<Finding>) {
         Ok(store) => store,
         Err(problem) => {
             let remedy = "until then nothing else can be looked at";
-            findings.push(Finding::fail(CHECK, sentence(&problem), remedy));
+            findings.push(Check::fail(CHECK, sentence(&problem), remedy));
             return;
         }
     };
     let of = options.environment.as_ref().map_or_else(String::new, |name| format!(", environment {name}"));
-    findings.push(Finding::ok(CHECK, format!("{shown} answers; schema version {SCHEMA_VERSION}{of}")));
+    findings.push(Check::ok(CHECK, format!("{shown} answers; schema version {SCHEMA_VERSION}{of}")));
     if let Err(problem) = look(store, findings).await {
         let remedy = "repeat it; let a login with the role aftercommit_operator or aftercommit_viewer look";
-        findings.push(Finding::fail(CHECK, sentence(&problem), remedy));
+        findings.push(Check::fail(CHECK, sentence(&problem), remedy));
     }
 }
 
-async fn look(store: Arc<dyn Database>, findings: &mut Vec<Finding>) -> anyhow::Result<()> {
+async fn look(store: Arc<dyn Database>, findings: &mut Vec<Check>) -> anyhow::Result<()> {
     let examined = store.examine().await?;
     let workers = store.workers().await?;
     let downstreams = store.downstreams().await?;
@@ -188,27 +146,5 @@ async fn look(store: Arc<dyn Database>, findings: &mut Vec<Finding>) -> anyhow::
     findings.push(judge::clock(&clocks));
     findings.extend(judge::fleet(&workers, env!("CARGO_PKG_VERSION")));
     findings.extend(judge::downstreams(&downstreams, there));
-    Ok(())
-}
-
-fn print(context: &Context, findings: &[Finding]) -> anyhow::Result<()> {
-    if context.json() {
-        return findings.iter().try_for_each(json::print);
-    }
-    let width = width();
-    for finding in findings {
-        let (colour, word) = match finding.level {
-            Level::Ok => ("\x1b[32m", "ok"),
-            Level::Warn => ("\x1b[33m", "warn"),
-            Level::Fail => ("\x1b[31m", "fail"),
-        };
-        let text = wrapped(&format!("{word:<6}{:<15}{}", finding.check, clean(&finding.found)), width, 21);
-        data(format!("{colour}{word}\x1b[0m{}", &text[word.len()..]))?;
-        if let Some(remedy) = finding.remedy.as_deref().filter(|_| finding.level != Level::Ok) {
-            data(wrapped(&format!("{:21}→ {}", "", clean(remedy)), width, 23))?;
-        }
-    }
-    let count = |level| findings.iter().filter(|finding| finding.level == level).count();
-    talk!("{} ok, {} warn, {} fail.", count(Level::Ok), count(Level::Warn), count(Level::Fail));
     Ok(())
 }

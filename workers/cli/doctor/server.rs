@@ -2,14 +2,14 @@
 
 use aftercommit::store::{EngineFacts, Examined, PostgresFacts, SqliteFacts, WorkerInfo};
 
-use super::Finding;
+use super::Check;
 use crate::cli::{context::invocation, output::plural, times::span};
 
 /// So many transactions without vacuum begin to hurt tables that are rewritten all day.
 const HORIZON_MAX: u64 = 1_000_000;
 
 /// The server or the library. `each` is how many connections one worker opens at most.
-pub(super) fn judge(examined: &Examined, workers: &[WorkerInfo], each: u32) -> Vec<Finding> {
+pub(super) fn judge(examined: &Examined, workers: &[WorkerInfo], each: u32) -> Vec<Check> {
     let mut findings = match &examined.engine {
         EngineFacts::Postgres(facts) => {
             let live = workers.iter().filter(|worker| worker.live).count();
@@ -17,39 +17,37 @@ pub(super) fn judge(examined: &Examined, workers: &[WorkerInfo], each: u32) -> V
         }
         EngineFacts::Sqlite(facts) => sqlite(facts),
     };
-    findings.insert(0, Finding::ok("server", examined.server.clone()));
+    findings.insert(0, Check::ok("server", examined.server.clone()));
     findings
 }
 
-fn postgres(facts: &PostgresFacts, workers: u32, each: u32) -> Vec<Finding> {
+fn postgres(facts: &PostgresFacts, workers: u32, each: u32) -> Vec<Check> {
     let mut findings = vec![
         match facts.encoding.as_str() {
-            "UTF8" => Finding::ok("encoding", "UTF8"),
-            other => Finding::fail(
-                "encoding",
-                other,
-                "create the database with ENCODING 'UTF8' TEMPLATE template0",
-            ),
+            "UTF8" => Check::ok("encoding", "UTF8"),
+            other => {
+                Check::fail("encoding", other, "create the database with ENCODING 'UTF8' TEMPLATE template0")
+            }
         },
         if facts.standby {
-            Finding::fail(
+            Check::fail(
                 "standby",
                 "this is a standby: it cannot be written",
                 "name the primary in the database URL",
             )
         } else {
-            Finding::ok("standby", "this is the primary")
+            Check::ok("standby", "this is the primary")
         },
         if facts.fsync {
-            Finding::ok("fsync", "on")
+            Check::ok("fsync", "on")
         } else {
             let found = "off: after a crash claims and outcomes are lost, and what was sent is sent again";
-            Finding::fail("fsync", found, "set fsync = on and restart the server")
+            Check::fail("fsync", found, "set fsync = on and restart the server")
         },
     ];
     if !facts.full_page_writes {
         let found = "off: a crash can tear pages";
-        findings.push(Finding::warn(
+        findings.push(Check::warn(
             "full_page_writes",
             found,
             "set it on, unless the file system writes whole pages",
@@ -60,28 +58,28 @@ fn postgres(facts: &PostgresFacts, workers: u32, each: u32) -> Vec<Finding> {
             let found = format!(
                 "{word} for this login: claims and settles raise it to on; the application's own commits may be lost in a crash"
             );
-            Finding::warn("synchronous_commit", found, "set it on for the application's role, unless it may lose orders")
+            Check::warn("synchronous_commit", found, "set it on for the application's role, unless it may lose orders")
         }
-        word => Finding::ok("synchronous_commit", word),
+        word => Check::ok("synchronous_commit", word),
     });
     findings.push(connections(facts, workers, each));
     findings.push(if facts.missing_roles.is_empty() {
-        Finding::ok("roles", "aftercommit_app, _worker, _viewer and _operator are there")
+        Check::ok("roles", "aftercommit_app, _worker, _viewer and _operator are there")
     } else {
         let remedy = format!("run `{} migrate` with a login that may make roles", invocation());
-        Finding::warn("roles", format!("missing: {}", facts.missing_roles.join(", ")), remedy)
+        Check::warn("roles", format!("missing: {}", facts.missing_roles.join(", ")), remedy)
     });
     findings.push(if facts.superuser {
         let remedy = "give the worker a login of its own: CREATE ROLE … LOGIN IN ROLE aftercommit_worker";
-        Finding::warn("login", format!("{} is a superuser", facts.login), remedy)
+        Check::warn("login", format!("{} is a superuser", facts.login), remedy)
     } else {
-        Finding::ok("login", facts.login.clone())
+        Check::ok("login", facts.login.clone())
     });
     findings.extend(sessions(facts));
     findings
 }
 
-fn connections(facts: &PostgresFacts, workers: u32, each: u32) -> Finding {
+fn connections(facts: &PostgresFacts, workers: u32, each: u32) -> Check {
     let PostgresFacts { connections_max: max, connections_used: used, .. } = *facts;
     let ours = workers.saturating_mul(each);
     let found = format!(
@@ -92,14 +90,14 @@ fn connections(facts: &PostgresFacts, workers: u32, each: u32) -> Finding {
     if crowded || ours >= max {
         let remedy =
             "raise max_connections, run fewer workers, or find who holds the connections (pg_stat_activity)";
-        return Finding::warn("connections", found, remedy);
+        return Check::warn("connections", found, remedy);
     }
-    Finding::ok("connections", found)
+    Check::ok("connections", found)
 }
 
 /// Who keeps vacuum from cleaning up, and locks from being released.
-fn sessions(facts: &PostgresFacts) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = facts
+fn sessions(facts: &PostgresFacts) -> Vec<Check> {
+    let mut findings: Vec<Check> = facts
         .idle_in_transaction
         .iter()
         .map(|session| {
@@ -113,7 +111,7 @@ fn sessions(facts: &PostgresFacts) -> Vec<Finding> {
                 "end it (SELECT pg_terminate_backend({})), and set idle_in_transaction_session_timeout for its role",
                 session.pid
             );
-            Finding::warn("sessions", found, remedy)
+            Check::warn("sessions", found, remedy)
         })
         .collect();
     if facts.horizon_age > HORIZON_MAX {
@@ -121,7 +119,7 @@ fn sessions(facts: &PostgresFacts) -> Vec<Finding> {
             "{} keeps what {} transactions left dead from being removed",
             facts.horizon_holder, facts.horizon_age
         );
-        findings.push(Finding::warn("vacuum horizon", found, "end it, or drop the slot that nobody reads"));
+        findings.push(Check::warn("vacuum horizon", found, "end it, or drop the slot that nobody reads"));
     } else if findings.is_empty() {
         let seen = if facts.sees_sessions {
             ""
@@ -132,24 +130,24 @@ fn sessions(facts: &PostgresFacts) -> Vec<Finding> {
             "no transaction is held open idly; the vacuum horizon is {} old{seen}",
             plural(facts.horizon_age, "transaction")
         );
-        findings.push(Finding::ok("sessions", found));
+        findings.push(Check::ok("sessions", found));
     }
     findings
 }
 
-fn sqlite(facts: &SqliteFacts) -> Vec<Finding> {
+fn sqlite(facts: &SqliteFacts) -> Vec<Check> {
     let journal = if facts.journal_mode == "wal" {
-        Finding::ok("journal_mode", "wal")
+        Check::ok("journal_mode", "wal")
     } else {
         let found = format!("{}: readers and the writer wait for each other", facts.journal_mode);
-        Finding::fail("journal_mode", found, "run PRAGMA journal_mode = wal on the file")
+        Check::fail("journal_mode", found, "run PRAGMA journal_mode = wal on the file")
     };
     let synchronous = match facts.synchronous {
-        2 | 3 => Finding::ok("synchronous", "full for claims and settles"),
+        2 | 3 => Check::ok("synchronous", "full for claims and settles"),
         other => {
             let found =
                 format!("{other}: after a power cut claims are lost, and what was sent is sent again");
-            Finding::fail("synchronous", found, "use the program as it was released: it sets FULL")
+            Check::fail("synchronous", found, "use the program as it was released: it sets FULL")
         }
     };
     vec![journal, synchronous]

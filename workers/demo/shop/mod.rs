@@ -12,7 +12,7 @@ use aftercommit::{
 };
 use anyhow::Context as _;
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     body::Bytes,
     extract::{FromRequestParts, Path, State, rejection::PathRejection},
     http::{HeaderMap, StatusCode, header, request::Parts},
@@ -36,7 +36,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct Shop {
     pool: SqlitePool,
     guard: Guard<Sqlite>,
+    /// Whether each order is also told to the downstream `orders`.
+    announces: Announces,
 }
+
+#[derive(Clone, Copy, Debug)]
+struct Announces(bool);
 
 impl Shop {
     /// Opens it on a SQLite database that is migrated.
@@ -44,7 +49,7 @@ impl Shop {
     /// # Errors
     ///
     /// When the database cannot be opened or written.
-    pub(super) async fn open(url: &str) -> anyhow::Result<Self> {
+    pub(super) async fn open(url: &str, announces: bool) -> anyhow::Result<Self> {
         let options = SqliteConnectOptions::from_str(url)?
             .busy_timeout(PATIENCE)
             .synchronous(sqlx::sqlite::SqliteSynchronous::Full);
@@ -52,7 +57,7 @@ impl Shop {
             SqlitePool::connect_with(options).await.context("opening the database for the order service")?;
         order::create_table(&pool).await.context("making the order service's table")?;
         let guard = Guard::new(pool.clone(), caller);
-        Ok(Self { pool, guard })
+        Ok(Self { pool, guard, announces: Announces(announces) })
     }
 
     /// Its routes. The guard stands around the one handler that changes something: a wrong method is told so, whether or not it
@@ -62,6 +67,7 @@ impl Shop {
             .route("/orders", post(create).route_layer(self.guard.layer()))
             .route("/orders/{id}", get(show))
             .route("/openapi.json", get(describe))
+            .layer(Extension(self.announces))
             .with_state(self.pool.clone())
     }
 
@@ -98,6 +104,7 @@ impl<S: Sync> FromRequestParts<S> for Caller {
 /// are: should the request run again after its answer was forgotten, it finds what it has written.
 async fn create(
     Caller(owner): Caller,
+    Extension(Announces(announces)): Extension<Announces>,
     mut tx: Guarded<Sqlite>,
     headers: HeaderMap,
     body: Bytes,
@@ -106,6 +113,9 @@ async fn create(
     let id = format!("ord_{}", tx.derive("order").ok_or_else(Problem::keyless)?);
     let charge = Outbox.enqueue(&mut *tx, order.charge(&id)?).await?;
     let receipt = Outbox.enqueue(&mut *tx, order.receipt(&id)?).await?;
+    if announces {
+        Outbox.enqueue(&mut *tx, order.message(&id)?).await?;
+    }
     let effects = [charge.receipt().id.get(), receipt.receipt().id.get()];
     order.write(&mut tx, &id, owner.as_str(), effects).await?;
     let shown = order::shown(&mut tx, &id, owner.as_str()).await?.ok_or_else(|| Problem::missing(&id))?;

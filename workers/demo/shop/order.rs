@@ -98,6 +98,16 @@ impl Order {
             .metadata(&json!({ "order": id }))
     }
 
+    /// The message that tells others of order `id`.
+    pub(super) fn message(&self, id: &str) -> Result<NewEffect, InvalidEffect> {
+        NewEffect::to("orders")
+            .operation("placed")
+            .json(
+                &json!({ "order": id, "item": self.item, "amount": self.amount, "currency": self.currency }),
+            )?
+            .metadata(&json!({ "order": id }))
+    }
+
     /// Writes its row, or finds the one that the same request has written.
     ///
     /// # Errors

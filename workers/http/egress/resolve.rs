@@ -7,7 +7,7 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use super::{Egress, Refused};
 
 /// The machine's own resolver, as every other program here asks it.
-pub(in crate::http) struct SystemNames;
+pub(crate) struct SystemNames;
 
 impl Resolve for SystemNames {
     fn resolve(&self, name: Name) -> Resolving {

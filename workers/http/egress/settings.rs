@@ -25,7 +25,7 @@ impl Target {
         let target = match section.get_or("dynamic_target", "none".to_owned())?.as_str() {
             "none" => Self::None,
             "path" => Self::Path,
-            "url" => return Ok(Self::Url(Arc::new(egress(&section.child("egress")?)?))),
+            "url" => return Ok(Self::Url(Arc::new(Egress::read(&section.child("egress")?)?))),
             _ => {
                 return Err(section.error("dynamic_target", "must be \"none\", \"path\" or \"url\""));
             }
@@ -49,39 +49,44 @@ impl Target {
     }
 }
 
-fn egress(section: &Section<'_>) -> Result<Egress, ConfigError> {
-    let mut egress = Egress { http: section.get_or("http", false)?, ..Egress::default() };
-    for entry in section.get_or("allow", Vec::<String>::new())? {
-        match allowed(&entry) {
-            Some(Allowed::Network(network)) => egress.networks.push(network),
-            Some(Allowed::Name(name)) => {
-                egress.names.insert(name);
-            }
-            None => {
-                return Err(section.error(
-                    "allow",
-                    format!(
-                        "{entry:?} must be an address, a network such as \"10.1.0.0/16\", or a host name such as \"hooks.internal\""
-                    ),
-                ));
+impl Egress {
+    /// Reads the table `egress`.
+    pub(crate) fn read(section: &Section<'_>) -> Result<Self, ConfigError> {
+        let mut egress = Self { http: section.get_or("http", false)?, ..Self::default() };
+        for entry in section.get_or("allow", Vec::<String>::new())? {
+            match allowed(&entry) {
+                Some(Allowed::Network(network)) => egress.networks.push(network),
+                Some(Allowed::Name(name)) => {
+                    egress.names.insert(name);
+                }
+                None => {
+                    return Err(section.error(
+                        "allow",
+                        format!(
+                            "{entry:?} must be an address, a network such as \"10.1.0.0/16\", or a host name such as \"hooks.internal\""
+                        ),
+                    ));
+                }
             }
         }
-    }
-    for port in section.get_or("ports", Vec::<u16>::new())? {
-        if port == 0 {
-            return Err(section.error("ports", "must be ports from 1 to 65535"));
+        for port in section.get_or("ports", Vec::<u16>::new())? {
+            if port == 0 {
+                return Err(section.error("ports", "must be ports from 1 to 65535"));
+            }
+            egress.ports.insert(port);
         }
-        egress.ports.insert(port);
+        for text in section.get_or("auth_origins", Vec::<String>::new())? {
+            let origin = origin(&text).ok_or_else(|| {
+                section.error(
+                    "auth_origins",
+                    "must be origins such as \"https://api.example.com\", without a path",
+                )
+            })?;
+            egress.auth_origins.insert(origin);
+        }
+        section.finished()?;
+        Ok(egress)
     }
-    for text in section.get_or("auth_origins", Vec::<String>::new())? {
-        let origin = origin(&text).ok_or_else(|| {
-            section
-                .error("auth_origins", "must be origins such as \"https://api.example.com\", without a path")
-        })?;
-        egress.auth_origins.insert(origin);
-    }
-    section.finished()?;
-    Ok(egress)
 }
 
 enum Allowed {

@@ -169,7 +169,7 @@ fn a_stranger_that_refuses_credentials_which_it_never_got_refuses_one_effect() {
         let of_a_stranger = answer(status, &[], "{}");
         let refused =
             classify(&plain, of_a_stranger, Asked::Named, "x.example:443", Timestamp::from_micros(0));
-        assert_eq!((refused.finding, refused.credentials_refused), (THIS, false), "{}", refused.reason);
+        assert_eq!((refused.finding, refused.refuses_us), (THIS, false), "{}", refused.reason);
     }
     let knows = profile("none", "not_applied = [\"403\"]");
     let of_a_stranger = answer(403, &[], "{}");
@@ -207,13 +207,13 @@ fn refused_credentials_are_told_apart_and_a_rule_of_the_contract_knows_better() 
     let plain = profile("none", "");
     for status in [401, 403, 407] {
         let refused = outcome(&plain, answer(status, &[], "{}"));
-        assert!(refused.credentials_refused && refused.finding == Finding::NotApplied, "{status}");
+        assert!(refused.refuses_us && refused.finding == Finding::NotApplied, "{status}");
     }
     for status in [200, 303, 400, 402, 404, 409, 421, 425, 429, 500, 503] {
-        assert!(!outcome(&plain, answer(status, &[], "{}")).credentials_refused, "{status}");
+        assert!(!outcome(&plain, answer(status, &[], "{}")).refuses_us, "{status}");
     }
     let knows = profile("none", "code_at = [\"/code\"]\nrejected = [\"403:not_yours\"]");
     let single = outcome(&knows, answer(403, &[], "{\"code\":\"not_yours\"}"));
-    assert_eq!((single.finding, single.credentials_refused), (THIS, false));
-    assert!(outcome(&knows, answer(403, &[], "{\"code\":\"bad_key\"}")).credentials_refused);
+    assert_eq!((single.finding, single.refuses_us), (THIS, false));
+    assert!(outcome(&knows, answer(403, &[], "{\"code\":\"bad_key\"}")).refuses_us);
 }

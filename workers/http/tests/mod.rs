@@ -6,7 +6,7 @@ mod goaway;
 mod hostile;
 mod probes;
 mod rendering;
-mod server;
+pub(crate) mod server;
 
 use std::{sync::Arc, time::Duration};
 

@@ -12,7 +12,10 @@ use super::{
     server::{Server, answer},
     settings,
 };
-use crate::http::{form, json, template::Template};
+use crate::{
+    http::{form, template::Template},
+    json,
+};
 
 const LONG: Duration = Duration::from_secs(20);
 

@@ -15,30 +15,30 @@ use tokio::{
 
 /// What the server saw; shared by its connections and the test.
 #[derive(Clone, Default)]
-pub(super) struct Seen(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Seen(Arc<Mutex<Vec<String>>>);
 
 impl Seen {
-    pub(super) fn requests(&self) -> Vec<String> {
+    pub(crate) fn requests(&self) -> Vec<String> {
         self.0.lock().unwrap().clone()
     }
 }
 
 /// A server that lives as long as this value.
-pub(super) struct Server {
-    pub(super) url: String,
-    pub(super) place: String,
-    pub(super) seen: Seen,
+pub(crate) struct Server {
+    pub(crate) url: String,
+    pub(crate) place: String,
+    pub(crate) seen: Seen,
     _tasks: JoinSet<()>,
 }
 
 /// One accepted connection.
-pub(super) struct Connection {
-    pub(super) stream: TcpStream,
+pub(crate) struct Connection {
+    pub(crate) stream: TcpStream,
     seen: Seen,
 }
 
 impl Server {
-    pub(super) async fn start<F, Fut>(behaviour: F) -> Self
+    pub(crate) async fn start<F, Fut>(behaviour: F) -> Self
     where
         F: Fn(Connection) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = ()> + Send + 'static,
@@ -47,7 +47,7 @@ impl Server {
     }
 
     /// The same at another address of this machine.
-    pub(super) async fn start_at<F, Fut>(address: IpAddr, behaviour: F) -> Self
+    pub(crate) async fn start_at<F, Fut>(address: IpAddr, behaviour: F) -> Self
     where
         F: Fn(Connection) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = ()> + Send + 'static,
@@ -67,7 +67,7 @@ impl Server {
     }
 
     /// A server that reads a request and writes this, over and over.
-    pub(super) async fn answering(answer: impl Into<Vec<u8>>) -> Self {
+    pub(crate) async fn answering(answer: impl Into<Vec<u8>>) -> Self {
         let answer: Arc<[u8]> = answer.into().into();
         Self::start(move |mut connection| {
             let answer = Arc::clone(&answer);
@@ -85,7 +85,7 @@ impl Server {
 
 impl Connection {
     /// Reads one whole request; `false` at the end of the connection.
-    pub(super) async fn read(&mut self) -> bool {
+    pub(crate) async fn read(&mut self) -> bool {
         let mut bytes = Vec::new();
         let mut chunk = vec![0; 64 * 1024];
         loop {
@@ -108,24 +108,24 @@ impl Connection {
         }
     }
 
-    pub(super) async fn write(&mut self, bytes: &[u8]) -> bool {
+    pub(crate) async fn write(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).await.is_ok()
     }
 
     /// Writes one piece again and again, until the client is gone.
-    pub(super) async fn trickle(&mut self, piece: &[u8], pause: Duration) {
+    pub(crate) async fn trickle(&mut self, piece: &[u8], pause: Duration) {
         while self.write(piece).await {
             tokio::time::sleep(pause).await;
         }
     }
 
     /// Ends the connection with a reset.
-    pub(super) fn reset(self) {
+    pub(crate) fn reset(self) {
         self.stream.set_zero_linger().unwrap();
     }
 }
 
 /// A complete answer.
-pub(super) fn answer(status: u16, headers: &str, body: &str) -> Vec<u8> {
+pub(crate) fn answer(status: u16, headers: &str, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n{headers}\r\n{body}", body.len()).into_bytes()
 }

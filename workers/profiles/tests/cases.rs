@@ -207,6 +207,16 @@ pub(super) const CASES: &[Case] = &[
     first("square-payments", 402, NONE, SQUARE_DECLINED, THIS),
     first("square-payments", 500, NONE, "", Finding::Unknown),
     //
+    first("standard-webhooks", 204, NONE, "", Finding::Applied),
+    first("standard-webhooks", 302, NONE, "", Finding::NotApplied),
+    first("standard-webhooks", 303, NONE, "", Finding::Unknown),
+    first("standard-webhooks", 404, NONE, "", Finding::NotApplied),
+    first("standard-webhooks", 429, NONE, "", Finding::NotApplied),
+    first("standard-webhooks", 408, NONE, "", Finding::Unknown),
+    first("standard-webhooks", 410, NONE, "", THIS),
+    first("standard-webhooks", 502, NONE, "", Finding::Unknown),
+    first("standard-webhooks", 504, NONE, "", Finding::Unknown),
+    //
     first("svix", 202, NONE, r#"{"id":"msg_1"}"#, Finding::Applied),
     first("svix", 409, NONE, r#"{"code":"conflict"}"#, THIS),
     first("svix", 500, NONE, "", Finding::StoredError),

@@ -60,12 +60,7 @@ async fn only_who_had_our_credentials_can_refuse_them() {
         (None, (Finding::NotApplied, true)),
     ] {
         let outcome = deliver(&shop, target.as_deref().map_or_else(effect, to)).await;
-        assert_eq!(
-            (outcome.finding, outcome.credentials_refused),
-            expected,
-            "{target:?}: {}",
-            outcome.reason
-        );
+        assert_eq!((outcome.finding, outcome.refuses_us), expected, "{target:?}: {}", outcome.reason);
     }
 }
 

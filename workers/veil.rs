@@ -6,10 +6,6 @@
 //! and of JSON only what its strings hold.
 
 use aftercommit::outcome::Response;
-use base64::Engine as _;
-
-use super::config::Auth;
-use crate::config::Secrets;
 
 /// Shorter texts are no secrets, and hiding them would make every second word unreadable.
 const SECRET_MIN: usize = 8;
@@ -17,27 +13,17 @@ const SECRET_MIN: usize = 8;
 const VEIL: u8 = b'*';
 
 /// A downstream's secrets, in the forms in which they are sent. It never prints.
-pub(super) struct Veil(Vec<Vec<u8>>);
+pub(crate) struct Veil(Vec<Vec<u8>>);
 
 impl Veil {
-    /// Of a downstream's credentials, which have been resolved before.
-    pub(super) fn of(auth: &Auth, secrets: &Secrets) -> Self {
-        let resolved = |reference| secrets.resolve(reference).unwrap_or_default();
-        let forms = match auth {
-            Auth::None => Vec::new(),
-            Auth::Bearer(secret) => vec![resolved(secret)],
-            Auth::Header { value, .. } => vec![resolved(value)],
-            Auth::Basic { user, password } => {
-                let password = resolved(password);
-                let pair = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
-                vec![password, pair]
-            }
-        };
-        Self(forms.into_iter().filter(|form| form.len() >= SECRET_MIN).map(String::into_bytes).collect())
+    /// Of secrets in the forms in which they are sent.
+    pub(crate) fn new(forms: impl IntoIterator<Item = String>) -> Self {
+        let long = |form: &String| form.len() >= SECRET_MIN;
+        Self(forms.into_iter().filter(long).map(String::into_bytes).collect())
     }
 
     /// Hides them in whatever will be stored or shown. Letters' case does not matter: a host repeats a secret in lower case.
-    pub(super) fn cover(&self, reason: &mut String, response: Option<&mut Response>) {
+    pub(crate) fn cover(&self, reason: &mut String, response: Option<&mut Response>) {
         let mut bytes = std::mem::take(reason).into_bytes();
         self.cover_bytes(&mut bytes, Cut::Whole);
         // A secret that begins or ends inside a character leaves none of it: then less is shown rather than more.

@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// A value of a JSON text, by its outermost shape.
-pub(super) enum Shape<'a> {
+pub(crate) enum Shape<'a> {
     /// Its members in order, duplicates included.
     Object(Vec<(String, &'a RawValue)>),
     /// Its items.
@@ -68,13 +68,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for Items<'a> {
 }
 
 /// The text as one value, its surrounding white space left out. The error does not repeat the text.
-pub(super) fn value(text: &str) -> Result<&RawValue, String> {
+pub(crate) fn value(text: &str) -> Result<&RawValue, String> {
     serde_json::from_str(text)
         .map_err(|error| format!("is not JSON (line {}, column {})", error.line(), error.column()))
 }
 
 /// What `raw` is.
-pub(super) fn shape(raw: &RawValue) -> Result<Shape<'_>, String> {
+pub(crate) fn shape(raw: &RawValue) -> Result<Shape<'_>, String> {
     let text = raw.get();
     let unreadable = |_error| "holds a string that is no Unicode text (half of a surrogate pair)".to_owned();
     match text.as_bytes().first() {
@@ -87,12 +87,12 @@ pub(super) fn shape(raw: &RawValue) -> Result<Shape<'_>, String> {
 }
 
 /// The names on a JSON pointer's way.
-pub(super) fn steps(pointer: &str) -> impl Iterator<Item = String> {
+pub(crate) fn steps(pointer: &str) -> impl Iterator<Item = String> {
     pointer.split('/').skip(1).map(|step| step.replace("~1", "/").replace("~0", "~"))
 }
 
 /// What stands at `pointer`, if anything. Of members with equal names the last counts, as in most readers.
-pub(super) fn at<'a>(raw: &'a RawValue, pointer: &str) -> Result<Option<&'a RawValue>, String> {
+pub(crate) fn at<'a>(raw: &'a RawValue, pointer: &str) -> Result<Option<&'a RawValue>, String> {
     let mut here = raw;
     for step in steps(pointer) {
         let next = match shape(here)? {
@@ -114,7 +114,7 @@ fn index(step: &str) -> Option<usize> {
 }
 
 /// `text` with `key` as a string at `pointer`, no other byte touched. A value that stands there already must equal it.
-pub(super) fn splice(text: &str, pointer: &str, key: &str) -> Result<String, String> {
+pub(crate) fn splice(text: &str, pointer: &str, key: &str) -> Result<String, String> {
     let mut here = value(text)?;
     let mut rest: Vec<String> = steps(pointer).collect();
     while !rest.is_empty() {

@@ -1,0 +1,274 @@
+//! `endpoints`: the many places of one downstream, what became of them, and a message to see whether one answers.
+
+use std::{sync::Arc, time::Duration};
+
+use aftercommit::{
+    IdempotencyKey,
+    downstream::{Attempt, Closed, Gate, endpoint::Endpoint},
+    effect::{Effect, EffectId},
+    outcome::Verdict,
+    store::Database,
+    verb::Actor,
+};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use url::Url;
+
+use super::{
+    Context, Exit, Grid,
+    clean::clean,
+    data,
+    effects::who,
+    exit::fail,
+    json::{self, Time},
+    table, talk,
+    times::utc,
+};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum EndpointsCommand {
+    /// List the endpoints, where they are, and which are disabled
+    #[command(after_help = "\
+Of a URL only the host is shown: the rest may be all that keeps strangers out.
+
+Examples:
+  aftercommit endpoints list hooks
+  aftercommit endpoints list hooks --json")]
+    List(OfDownstream),
+    /// Send nothing more to an endpoint: what is due there fails, unsent
+    #[command(after_help = "\
+Exit codes: 3 there is no such endpoint, 4 it is disabled already.
+
+Example:
+  aftercommit endpoints disable hooks acme --reason 'the customer left'")]
+    Disable(Switch),
+    /// Send to an endpoint again, and forget its failures
+    #[command(after_help = "\
+What failed meanwhile stays failed until it is retried. Exit codes: 3 there is
+no such endpoint, 4 it is not disabled.
+
+Examples:
+  aftercommit endpoints enable hooks acme --reason 'they answer again'
+  aftercommit effects retry --all --state failed --downstream hooks")]
+    Enable(Switch),
+    /// Send a signed test message, also to a disabled endpoint, and tell the answer
+    #[command(after_help = "\
+The message is {\"type\":\"aftercommit.test\"}; its webhook-id begins with test_.
+It is no effect: nothing is retried, and nothing is written to the database.
+
+Example:
+  aftercommit endpoints test hooks acme")]
+    Test(Test),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OfDownstream {
+    /// The downstream
+    downstream: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Switch {
+    /// The downstream
+    downstream: String,
+    /// The endpoint
+    name: String,
+    /// Why, for the audit
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Test {
+    /// The downstream
+    downstream: String,
+    /// The endpoint
+    name: String,
+    /// As this operation
+    #[arg(long, value_name = "OPERATION")]
+    operation: Option<String>,
+}
+
+/// An endpoint, as it is printed.
+#[derive(Serialize)]
+struct EndpointJson<'a> {
+    downstream: &'a str,
+    name: &'a str,
+    host: &'a str,
+    source: &'static str,
+    state: &'static str,
+    disabled_at: Option<Time>,
+    disabled_reason: Option<&'a str>,
+    failing_since: Option<Time>,
+}
+
+/// An endpoint, wherever it stands.
+struct Known {
+    name: String,
+    host: String,
+    source: &'static str,
+    row: Option<Endpoint>,
+}
+
+/// `endpoints …`.
+pub(super) async fn run(context: &Context, command: &EndpointsCommand) -> anyhow::Result<Exit> {
+    match command {
+        EndpointsCommand::List(args) => list(context, &args.downstream).await,
+        EndpointsCommand::Disable(args) => switch(context, args, Some(&args.reason)).await,
+        EndpointsCommand::Enable(args) => switch(context, args, None).await,
+        EndpointsCommand::Test(args) => test(context, args).await,
+    }
+}
+
+async fn known(context: &Context, store: &dyn Database, downstream: &str) -> anyhow::Result<Vec<Known>> {
+    let configured = if context.configured()? {
+        context
+            .settings()?
+            .downstreams
+            .get(downstream)
+            .map(|settings| settings.endpoints())
+            .unwrap_or_default()
+    } else {
+        Vec::new()
+    };
+    let (_now, rows) = store.endpoints(downstream).await?;
+    let row = |name: &str| rows.iter().find(|row| &*row.name == name).cloned();
+    let mut known: Vec<Known> = configured
+        .into_iter()
+        .map(|(name, host)| Known { row: row(&name), name, host, source: "configuration" })
+        .collect();
+    for row in &rows {
+        // A row without a URL is the state of one that the configuration lost, or that we were not given.
+        let host = row.url.as_deref().and_then(|url| Url::parse(url).ok());
+        let host = host.and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default();
+        if !known.iter().any(|known| known.name == *row.name) {
+            known.push(Known {
+                name: row.name.to_string(),
+                host,
+                source: "database",
+                row: Some(row.clone()),
+            });
+        }
+    }
+    known.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(known)
+}
+
+async fn list(context: &Context, downstream: &str) -> anyhow::Result<Exit> {
+    let store = context.open().await?;
+    let all = known(context, &*store, downstream).await?;
+    if context.json() {
+        for known in &all {
+            let row = known.row.as_ref();
+            let disabled = row.and_then(|row| row.disabled.as_ref());
+            json::print(&EndpointJson {
+                downstream,
+                name: &known.name,
+                host: &known.host,
+                source: known.source,
+                state: if disabled.is_some() { "disabled" } else { "active" },
+                disabled_at: disabled.map(|disabled| Time(disabled.since)),
+                disabled_reason: disabled.map(|disabled| disabled.reason.as_str()),
+                failing_since: row.and_then(|row| row.failing_since).map(Time),
+            })?;
+        }
+        return Ok(Exit::Ok);
+    }
+    if all.is_empty() {
+        talk!("{} has no endpoints, neither in this configuration nor in the database.", clean(downstream));
+        return Ok(Exit::Ok);
+    }
+    let mut grid = Grid::new(&["NAME", "HOST", "FROM", "STATE", "SINCE", "WHY"]).cut(&[0]).below(&[5]);
+    for known in &all {
+        let row = known.row.as_ref();
+        let disabled = row.and_then(|row| row.disabled.as_ref());
+        let failing = row.and_then(|row| row.failing_since);
+        let (state, since, why) = match (disabled, failing) {
+            (Some(disabled), _) => ("disabled", Some(disabled.since), disabled.reason.as_str()),
+            (None, Some(since)) => ("active", Some(since), "it has shown nothing but failures"),
+            (None, None) => ("active", None, ""),
+        };
+        grid.row(vec![
+            table::cell(&known.name),
+            table::cell(&known.host),
+            table::cell(known.source),
+            table::cell(state),
+            table::maybe(since.map(utc)),
+            table::cell(why),
+        ]);
+    }
+    data(grid)?;
+    Ok(Exit::Ok)
+}
+
+async fn switch(context: &Context, args: &Switch, disable: Option<&str>) -> anyhow::Result<Exit> {
+    let Switch { downstream, name, reason } = args;
+    let store = context.open().await?;
+    if !known(context, &*store, downstream).await?.iter().any(|known| known.name == *name) {
+        let command = format!("{} endpoints list {downstream}", context.invocation());
+        return Err(fail(
+            Exit::NotFound,
+            format!("{downstream} has no endpoint {name}; `{command}` shows what there is"),
+        ));
+    }
+    let actor = Actor { who: who(), reason: Some(reason.clone()) };
+    let changed = store.switch_endpoint(downstream, name, disable, &actor).await?;
+    let what = if disable.is_some() { "disabled" } else { "enabled" };
+    if !changed {
+        return Err(fail(Exit::Forbidden, format!("{name} is {what} already")));
+    }
+    data(format!("{} of {} is {what}.", clean(name), clean(downstream)))?;
+    Ok(Exit::Ok)
+}
+
+/// Nothing holds a test back.
+struct Open;
+
+impl Gate for Open {
+    fn may_begin(&self) -> Result<(), Closed> {
+        Ok(())
+    }
+}
+
+async fn test(context: &Context, args: &Test) -> anyhow::Result<Exit> {
+    let Test { downstream, name, operation } = args;
+    let settings = context.settings()?;
+    let served = settings.serve(Some(std::slice::from_ref(downstream)));
+    let served = served.map_err(|problem| fail(Exit::Usage, problem.to_string()))?.remove(0);
+    let Some(directory) = served.downstream.directory() else {
+        return Err(fail(
+            Exit::Usage,
+            format!("{downstream} has no endpoints: it is of kind {}", served.kind),
+        ));
+    };
+    let store = context.open().await?;
+    let (now, rows) = store.endpoints(downstream).await?;
+    // Whoever tests one that is disabled wants to know whether to enable it.
+    let rows = rows.into_iter().map(|row| Endpoint { disabled: None, ..row }).collect();
+    directory.put_once(rows);
+    let key = format!("{}test_{}", served.key_prefix, IdempotencyKey::random());
+    let effect = Effect {
+        id: EffectId::new(0),
+        downstream: Arc::clone(&served.name),
+        operation: operation.clone(),
+        key: key.clone(),
+        payload: Some(format!(r#"{{"type":"aftercommit.test","timestamp":"{now}","data":{{}}}}"#)),
+        body: None,
+        content_type: None,
+        headers: None,
+        target: Some(name.clone()),
+        metadata: None,
+        trace_context: None,
+        created_at: now,
+    };
+    let timeout =
+        served.terms_of(operation.as_deref()).map_or(Duration::from_secs(20), |terms| terms.timeout);
+    let attempt = Attempt { effect: Arc::new(effect), key, number: 1, timeout, gate: Arc::new(Open) };
+    let outcome = served.downstream.deliver(&attempt).await;
+    let status = outcome.status().map(|status| format!("HTTP {status}")).unwrap_or_default();
+    if outcome.verdict() == Verdict::Applied {
+        data(format!("{} took the test message: {status}.", clean(name)))?;
+        return Ok(Exit::Ok);
+    }
+    Err(fail(Exit::Failure, format!("{} did not take the test message: {}", clean(name), outcome.reason)))
+}

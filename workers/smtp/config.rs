@@ -1,0 +1,252 @@
+//! What an `smtp` downstream's table says, validated.
+
+use std::{sync::Arc, time::Duration};
+
+use aftercommit::{contract::Dedupe, downstream::Downstream};
+use sha2::{Digest as _, Sha256};
+use url::Url;
+
+use super::{
+    SmtpDownstream,
+    address::Mailbox,
+    mail,
+    pool::Pool,
+    session::{self, Login, Server, Tls},
+    stream::{self, Place},
+};
+use crate::{
+    config::{Broker, ConfigError, Configured, Secrets, Section, Source, is_header_name, secrets_of},
+    veil::Veil,
+};
+
+/// Changes when the same effect would be rendered to other bytes.
+const RENDERER_VERSION: u32 = 1;
+/// RFC 5321 §4.5.3.2.6: a client that gives up earlier takes for lost what the server is about to accept.
+const AFTER_DOT: Duration = Duration::from_secs(600);
+
+/// What `tls` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TlsWord {
+    Required,
+    Opportunistic,
+    None,
+}
+
+/// An `smtp` downstream.
+#[derive(Clone, Debug)]
+struct Smtp {
+    server: Broker,
+    tls: Option<TlsWord>,
+    ca: Option<String>,
+    hello: Option<String>,
+    from: Option<(String, Mailbox)>,
+    after_dot: Duration,
+    key_header: Option<String>,
+    key_prefix: String,
+}
+
+/// Reads the part of the table that is this kind's.
+pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigError> {
+    let section = source.section;
+    let smtp = Smtp {
+        server: Broker::read(section, "server", &["smtp", "smtps"])?,
+        tls: tls_word(section)?,
+        ca: section.get("tls_ca")?,
+        hello: hello(section)?,
+        from: from(section)?,
+        after_dot: after_dot(section)?,
+        key_header: key_header(section)?,
+        key_prefix: source.key_prefix.to_owned(),
+    };
+    let operations = source.operations.iter().map(|(_, section, operation)| (section, operation));
+    for (section, operation) in std::iter::once((section, source.default)).chain(operations) {
+        match operation.contract.dedupe {
+            Dedupe::None => {}
+            Dedupe::Lookup => {
+                return Err(section.error(
+                    "contract",
+                    "dedupe = \"lookup\" cannot be: a mail server cannot be asked what it took",
+                ));
+            }
+            Dedupe::Key if smtp.key_header.is_none() => {
+                return Err(section.error("contract", "dedupe = \"key\" needs key_header: a mail server that deduplicates does so by a header, such as Resend-Idempotency-Key"));
+            }
+            Dedupe::Key => {}
+        }
+    }
+    Ok(Arc::new(smtp))
+}
+
+fn tls_word(section: &Section<'_>) -> Result<Option<TlsWord>, ConfigError> {
+    let word: Option<String> = section.get("tls")?;
+    match word.as_deref() {
+        None => Ok(None),
+        Some("required") => Ok(Some(TlsWord::Required)),
+        Some("opportunistic") => Ok(Some(TlsWord::Opportunistic)),
+        Some("none") => Ok(Some(TlsWord::None)),
+        Some(_) => Err(section.error("tls", "must be \"required\", \"opportunistic\" or \"none\"")),
+    }
+}
+
+fn hello(section: &Section<'_>) -> Result<Option<String>, ConfigError> {
+    let hello: Option<String> = section.get("hello")?;
+    if hello.as_deref().is_some_and(|name| !is_hello(name)) {
+        return Err(section.error(
+            "hello",
+            "must be a host name such as \"shop.example.com\", or an address such as \"[192.0.2.1]\"",
+        ));
+    }
+    Ok(hello)
+}
+
+fn is_hello(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-[]:".contains(&byte);
+    (1..=255).contains(&name.len()) && name.bytes().all(plain)
+}
+
+fn from(section: &Section<'_>) -> Result<Option<(String, Mailbox)>, ConfigError> {
+    let Some(text) = section.get::<String>("from")? else { return Ok(None) };
+    let mailbox = Mailbox::parse(&text).map_err(|problem| section.error("from", problem))?;
+    Ok(Some((text, mailbox)))
+}
+
+fn after_dot(section: &Section<'_>) -> Result<Duration, ConfigError> {
+    let after_dot = section.get_or("data_timeout", AFTER_DOT)?;
+    if after_dot < Duration::from_millis(10) {
+        return Err(section.error("data_timeout", "must be at least 10ms; RFC 5321 says 10 minutes"));
+    }
+    Ok(after_dot)
+}
+
+fn key_header(section: &Section<'_>) -> Result<Option<String>, ConfigError> {
+    let name: Option<String> = section.get("key_header")?;
+    if let Some(name) = &name {
+        if !is_header_name(name) || name.len() > 64 {
+            return Err(section.error("key_header", "must be the name of a header"));
+        }
+        if mail::is_ours(&name.to_ascii_lowercase()) {
+            return Err(section
+                .error("key_header", format!("{name} belongs to the mail itself: name another header")));
+        }
+    }
+    Ok(name)
+}
+
+/// How this machine calls itself where nobody said: what the system says, if it can be said.
+fn own_name() -> String {
+    let system = rustix::system::uname();
+    let name = system.nodename().to_str().unwrap_or_default();
+    if is_hello(name) { name.to_owned() } else { "localhost".to_owned() }
+}
+
+impl Smtp {
+    /// The error is (key, problem).
+    fn resolve(&self, secrets: &Secrets) -> Result<(Server, Vec<String>), (String, String)> {
+        let named = |(key, problem): (String, String)| {
+            (if key == "url" { "server".to_owned() } else { key }, problem)
+        };
+        let url = self.server.resolve(secrets).map_err(named)?;
+        let (place, implicit) = place(&url).map_err(|problem| ("server".to_owned(), problem))?;
+        let tls = match (implicit, self.tls) {
+            (true, None | Some(TlsWord::Required)) => Tls::Implicit,
+            (true, Some(TlsWord::Opportunistic | TlsWord::None)) => {
+                return Err((
+                    "tls".to_owned(),
+                    "smtps:// is TLS from the first byte: write smtp://, or take `tls` out".to_owned(),
+                ));
+            }
+            (false, Some(TlsWord::Required)) => Tls::Required,
+            (false, Some(TlsWord::Opportunistic)) => Tls::Opportunistic,
+            (false, Some(TlsWord::None)) => Tls::None,
+            // A certificate for this machine's own loopback is seldom one that anybody signed.
+            (false, None) if place.is_loopback() => Tls::None,
+            (false, None) => Tls::Required,
+        };
+        let login = login(&url, place.is_loopback() || self.tls == Some(TlsWord::None));
+        let mut hidden = secrets_of(&url);
+        if let Some(login) = &login {
+            hidden.extend(session::secrets(login));
+        }
+        let config = stream::tls(self.ca.as_deref()).map_err(|problem| ("tls_ca".to_owned(), problem))?;
+        let hello = self.hello.clone().unwrap_or_else(own_name);
+        Ok((Server { place, tls, config, hello, login }, hidden))
+    }
+}
+
+fn login(url: &Url, in_the_clear: bool) -> Option<Login> {
+    let decoded = |text: &str| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let password = url.password()?;
+    Some(Login { user: decoded(url.username()), password: decoded(password), in_the_clear })
+}
+
+/// Where a URL leads, and whether TLS begins with the first byte there.
+fn place(url: &Url) -> Result<(Place, bool), String> {
+    if !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some() {
+        return Err("must be no more than smtp://HOST:PORT or smtps://HOST:PORT".to_owned());
+    }
+    let implicit = url.scheme() == "smtps";
+    let host = url.host_str().unwrap_or_default();
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let port = url.port().unwrap_or(if implicit { 465 } else { 587 });
+    Ok((Place { host: host.to_owned(), port }, implicit))
+}
+
+impl Configured for Smtp {
+    fn account(&self) -> String {
+        self.server.account()
+    }
+
+    fn origin(&self) -> Option<String> {
+        Some(self.server.origin())
+    }
+
+    fn after_timeout(&self) -> Duration {
+        self.after_dot
+    }
+
+    fn credential_sha256(&self, secrets: &Secrets) -> Result<Option<[u8; 32]>, String> {
+        let url = self.server.resolve(secrets).map_err(|(_key, problem)| problem)?;
+        let Some(password) = url.password() else { return Ok(None) };
+        let hash = Sha256::new_with_prefix(url.username()).chain_update([0]).chain_update(password);
+        Ok(Some(hash.finalize().into()))
+    }
+
+    fn request_sha256(&self, _operation: Option<&str>) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        // Each part with its length in front, so that no two configurations share their bytes.
+        let mut part = |text: &str| {
+            hash.update(u64::try_from(text.len()).unwrap_or(u64::MAX).to_be_bytes());
+            hash.update(text.as_bytes());
+        };
+        part("smtp");
+        part(&RENDERER_VERSION.to_string());
+        part(&self.server.account());
+        part(self.from.as_ref().map_or("", |(text, _)| text));
+        part(self.key_header.as_deref().unwrap_or_default());
+        part(&self.key_prefix);
+        hash.finalize().into()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let plain = self.tls == Some(TlsWord::None);
+        if plain && self.server.has_login() {
+            warnings.push("tls is \"none\": the password travels in the clear".to_owned());
+        }
+        if self.after_dot < Duration::from_secs(60) {
+            warnings.push("data_timeout is short: a server that takes longer to answer the end of a mail has accepted it, and the effect is in doubt (RFC 5321 says 10 minutes)".to_owned());
+        }
+        warnings
+    }
+
+    fn build(&self, secrets: &Secrets) -> Result<Arc<dyn Downstream>, (String, String)> {
+        let (server, hidden) = self.resolve(secrets)?;
+        Ok(Arc::new(SmtpDownstream {
+            pool: Pool::new(server),
+            from: self.from.as_ref().map(|(_, mailbox)| mailbox.clone()),
+            key_header: self.key_header.clone(),
+            after_dot: self.after_dot,
+            veil: Veil::new(hidden),
+        }))
+    }
+}
