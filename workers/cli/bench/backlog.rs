@@ -5,9 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use aftercommit::{
     clock::{Clock as _, SystemClock},
     decision::Decision,
-    engine::registered,
-    outcome::Outcome,
-    store::{AttemptLog, Claim, Next, Registration, Settlement, Store, Want},
+    store::{AttemptLog, Claim, Next, Settlement, Store, Want},
 };
 use anyhow::Context as _;
 use clap::Args;
@@ -16,7 +14,7 @@ use sqlx::{Connection as _, PgConnection};
 
 use super::{
     Common, Context, Exit, Found, NAME, Place, Times, fail, payload, plural, rounded,
-    sink::{applied, served},
+    sink::{applied, register},
     talk,
 };
 use crate::cli::{open_sqlite, worker_name};
@@ -105,14 +103,7 @@ struct Claimer {
 impl Claimer {
     async fn register(place: &Place) -> anyhow::Result<Self> {
         let worker = worker_name();
-        let served = served(Arc::new(Nobody), 1);
-        let registration = Registration {
-            worker: Some(worker.clone()),
-            version: env!("CARGO_PKG_VERSION"),
-            downstreams: vec![registered(&served)],
-            requests: None,
-        };
-        let ids = place.store.register(&registration).await?;
+        let ids = register(place.store.as_ref(), Some(worker.clone())).await?;
         let terms = ids.into_iter().map(|(_, operation, id)| (operation, id)).collect();
         Ok(Self { store: place.store.clone(), worker, terms })
     }
@@ -164,16 +155,6 @@ impl Claimer {
             response: outcome.response,
             refusal_stored: false,
         }
-    }
-}
-
-/// Nothing is delivered here: claims are settled at once.
-struct Nobody;
-
-#[async_trait::async_trait]
-impl aftercommit::downstream::Downstream for Nobody {
-    async fn deliver(&self, _attempt: &aftercommit::downstream::Attempt) -> Outcome {
-        applied()
     }
 }
 

@@ -126,6 +126,7 @@ impl Place {
                 ),
             ));
         }
+        sink::register(store.as_ref(), None).await?;
         Ok(Self { url, store })
     }
 

@@ -13,10 +13,10 @@ use aftercommit::{
     clock::{Boot, Clock as _, SystemClock},
     contract::{Contract, Window},
     downstream::{Attempt, Downstream, Served, Terms},
-    engine::{Config, Engine, SWEEP_INTERVAL, Stop},
+    engine::{Config, Engine, SWEEP_INTERVAL, Stop, registered},
     outcome::{Finding, Outcome, Phase, Response},
     schedule::Policy,
-    store::Database,
+    store::{Database, Registration, TermsIds},
 };
 use anyhow::Context as _;
 
@@ -86,6 +86,28 @@ pub(super) fn served(downstream: Arc<dyn Downstream>, concurrency: u32) -> Serve
         lease: Duration::from_secs(30),
         rate: None,
         origin: None,
+    }
+}
+
+/// Makes the bench's downstream known to the database, as `migrate` or a worker does with those of a configuration before any effect
+/// is written: a name that nobody registered takes the INSERT's long way.
+pub(super) async fn register(store: &dyn Database, worker: Option<Arc<str>>) -> anyhow::Result<TermsIds> {
+    let registration = Registration {
+        worker,
+        version: env!("CARGO_PKG_VERSION"),
+        downstreams: vec![registered(&served(Arc::new(Nobody), 1))],
+        requests: None,
+    };
+    store.register(&registration).await.context("making the bench's downstream known")
+}
+
+/// Stands for the downstream where nothing is delivered.
+struct Nobody;
+
+#[async_trait::async_trait]
+impl Downstream for Nobody {
+    async fn deliver(&self, _attempt: &Attempt) -> Outcome {
+        applied()
     }
 }
 
