@@ -26,6 +26,31 @@ pub enum Verb {
     ResolveNotApplied,
     /// Payload, body, headers, response and what the log quotes of the downstream go; key, fingerprint and outcome stay.
     Redact,
+    /// A new effect with a new key takes its place: the same request, due now. It takes what has ended, or, with `resolve`, what is
+    /// in doubt. A new effect is not begun after the old one's `expires_at`, unless that has passed: then the person's word counts.
+    Reissue {
+        /// What became of an effect in doubt; `None` where it has ended.
+        resolve: Option<Resolved>,
+    },
+}
+
+/// What a person says of an effect in doubt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolved {
+    /// It was applied.
+    Applied,
+    /// It was not applied.
+    NotApplied,
+}
+
+impl Resolved {
+    /// The state that it ends in.
+    pub const fn state(self) -> State {
+        match self {
+            Self::Applied => State::Succeeded,
+            Self::NotApplied => State::Failed,
+        }
+    }
 }
 
 impl Verb {
@@ -38,14 +63,33 @@ impl Verb {
             Self::ResolveApplied { .. } => "resolve applied",
             Self::ResolveNotApplied => "resolve not-applied",
             Self::Redact => "redact",
+            Self::Reissue { resolve: None } => "reissue",
+            Self::Reissue { resolve: Some(Resolved::Applied) } => "reissue applied",
+            Self::Reissue { resolve: Some(Resolved::NotApplied) } => "reissue not-applied",
         }
     }
 
-    /// Whether a reason must be given: where a person changes the outcome or takes away what others may look for. A resend
-    /// does neither; what it risks is asked for by a typed confirmation.
+    /// The verb that a word stands for; of those that may carry more, the plain one.
+    pub fn of_word(word: &str) -> Option<Self> {
+        let verbs = [
+            Self::Retry,
+            Self::Resend,
+            Self::Cancel,
+            Self::ResolveApplied { response: None },
+            Self::ResolveNotApplied,
+            Self::Redact,
+            Self::Reissue { resolve: None },
+            Self::Reissue { resolve: Some(Resolved::Applied) },
+            Self::Reissue { resolve: Some(Resolved::NotApplied) },
+        ];
+        verbs.into_iter().find(|verb| verb.as_str() == word)
+    }
+
+    /// Whether a reason must be given: where a person changes the outcome or the key, or takes away what others may look for. A
+    /// resend does none of these; what it risks is asked for by a typed confirmation.
     pub const fn needs_reason(&self) -> bool {
         match self {
-            Self::ResolveApplied { .. } | Self::ResolveNotApplied | Self::Redact => true,
+            Self::ResolveApplied { .. } | Self::ResolveNotApplied | Self::Redact | Self::Reissue { .. } => true,
             Self::Retry | Self::Resend | Self::Cancel => false,
         }
     }
@@ -58,6 +102,20 @@ pub struct Actor {
     pub who: String,
     /// The reason given.
     pub reason: Option<String>,
+    /// From where: an address, or "command line".
+    pub from: Option<String>,
+    /// As part of which bulk: it is marked done in the transaction that acts, and nothing is done where the bulk is not running any
+    /// more or the item was dealt with before.
+    pub bulk: Option<BulkItem>,
+}
+
+/// An item of a bulk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BulkItem {
+    /// Which bulk.
+    pub bulk: i64,
+    /// Its place in the list, from 1.
+    pub n: u32,
 }
 
 /// What the decision was made on: an action on anything newer is refused as stale.
@@ -120,6 +178,8 @@ pub enum Change {
     Park(String),
     /// The fingerprint takes the place of the payload; the response, and what note and log say, go.
     Redact,
+    /// A new effect supersedes it: `superseded_by` of the status. In doubt until now, it ends in this state first.
+    Reissue(Option<State>),
     /// The same, until a probe at this time says more.
     Probe(Timestamp, String),
 }
@@ -189,6 +249,18 @@ pub enum Refusal {
         /// The verb.
         verb: &'static str,
     },
+    /// The new effect of a reissue is one that the database refuses.
+    #[error("the new effect cannot be written: {why}")]
+    NotWritten {
+        /// In the words of the database's check.
+        why: String,
+    },
+    /// As part of a bulk that does not run any more, or a second time.
+    #[error("bulk {bulk} is paused, cancelled or over, or has dealt with this effect already")]
+    NotInBulk {
+        /// Which bulk.
+        bulk: i64,
+    },
 }
 
 /// What `verb` does to `subject` at `now`, or why it is refused.
@@ -222,6 +294,7 @@ pub fn judge(
             in_doubt_and_quiet(verb, subject, now).map(|()| Change::End(State::Failed))
         }
         Verb::Redact => redact(subject),
+        Verb::Reissue { resolve } => reissue(verb, *resolve, subject, now),
     }
 }
 
@@ -305,6 +378,36 @@ fn cancel(subject: &Subject, now: Timestamp) -> Result<Change, Refusal> {
             Err(wrong("cancel", "pending effects, and in-flight ones as a request", subject, "It has ended."))
         }
     }
+}
+
+/// What is in doubt is resolved in the same action, or nobody would know what became of the old effect.
+fn reissue(
+    verb: &Verb,
+    resolve: Option<Resolved>,
+    subject: &Subject,
+    now: Timestamp,
+) -> Result<Change, Refusal> {
+    let takes = "effects that have ended, and in-doubt ones that are resolved with it";
+    let wrong = |hint| Err(wrong("reissue", takes, subject, hint));
+    match (subject.state, resolve) {
+        (State::InDoubt, Some(_)) => in_doubt_and_quiet(verb, subject, now)?,
+        (State::InDoubt, None) => return wrong("Say with it whether it was applied."),
+        (State::Succeeded | State::Failed | State::Cancelled | State::Expired, None) => {}
+        (State::Succeeded | State::Failed | State::Cancelled | State::Expired, Some(_)) => {
+            return wrong("It has ended: there is nothing to resolve.");
+        }
+        (State::Waiting | State::Scheduled | State::Ready | State::Retrying, _) => {
+            return wrong("It is still to be sent: cancel it first.");
+        }
+        (State::InFlight, _) => return wrong("Wait for the attempt to end."),
+    }
+    if subject.superseded {
+        return Err(Refusal::Superseded);
+    }
+    if subject.payload_dropped {
+        return Err(Refusal::PayloadDropped);
+    }
+    Ok(Change::Reissue(resolve.map(Resolved::state)))
 }
 
 /// What may still be sent must stay as it was written.
