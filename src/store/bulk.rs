@@ -8,7 +8,7 @@ use crate::{
     clock::Timestamp,
     effect::EffectId,
     error::StoreError,
-    verb::{Actor, Seen},
+    verb::{Actor, Seen, Verb},
 };
 
 /// Most items of one bulk.
@@ -53,6 +53,11 @@ impl BulkState {
             Self::Cancelled => "cancelled",
             Self::Finished => "finished",
         }
+    }
+
+    /// The state that a word stands for.
+    pub fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == word)
     }
 }
 
@@ -166,6 +171,42 @@ impl Control {
     }
 }
 
+/// Refusals that are read for [`BulkInfo::samples`].
+pub(super) const SAMPLES_READ: i64 = 200;
+const SAMPLES_MAX: usize = 5;
+
+/// A few different ones.
+pub(super) fn samples(words: Vec<String>) -> Vec<String> {
+    let mut samples: Vec<String> = Vec::new();
+    for words in words {
+        if samples.len() < SAMPLES_MAX && !samples.contains(&words) {
+            samples.push(words);
+        }
+    }
+    samples
+}
+
+/// How many items there are, where they can be a bulk.
+pub(super) fn checked(bulk: &NewBulk, items: &[(EffectId, Seen)]) -> Result<i32, StoreError> {
+    let invalid = |field, problem: String| StoreError::Invalid { field, problem };
+    if Verb::of_word(&bulk.verb).is_none() {
+        return Err(invalid("verb", format!("{:?} is no verb", bulk.verb)));
+    }
+    match i32::try_from(items.len()) {
+        Ok(0) => Err(invalid("items", "there are none".to_owned())),
+        Ok(total) if items.len() <= BULK_MAX => Ok(total),
+        Ok(_) | Err(_) => {
+            Err(invalid("items", format!("are {}, and at most {BULK_MAX} are taken: narrow it", items.len())))
+        }
+    }
+}
+
+/// What the audit says of a bulk that is started: it outlives the bulk's row.
+pub(super) fn in_words(bulk: &NewBulk, total: i32) -> String {
+    let reason = bulk.actor.reason.as_deref().map_or_else(String::new, |reason| format!(": {reason}"));
+    format!("{} of {total} ({}){reason}", bulk.verb, bulk.what)
+}
+
 /// People's bulks, and those who carry them out.
 ///
 /// An item is acted on by [`super::Operate::act`] with [`Actor::bulk`]: that marks it done in the transaction that acts, and
@@ -217,4 +258,27 @@ pub trait Bulks: Send + Sync {
 
     /// Ends a running bulk of which no item is left.
     async fn end_bulk(&self, id: i64) -> Result<(), StoreError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_control_takes_what_it_can_change() {
+        for state in BulkState::ALL {
+            assert_eq!(BulkState::of_word(state.as_str()), Some(state));
+            for control in [Control::Pause, Control::Resume, Control::Cancel] {
+                assert!(!control.takes(state) || control.leads_to() != state, "{control:?} of {state:?}");
+            }
+            let ended = matches!(state, BulkState::Cancelled | BulkState::Finished);
+            assert_eq!(Control::Cancel.takes(state), !ended, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn samples_are_few_and_different() {
+        let words = ["a", "b", "a", "c", "d", "e", "f"].map(str::to_owned).to_vec();
+        assert_eq!(samples(words), ["a", "b", "c", "d", "e"]);
+    }
 }

@@ -17,6 +17,7 @@ pub mod postgres;
 mod probe;
 mod record;
 mod retain;
+mod search;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

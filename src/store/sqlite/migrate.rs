@@ -36,6 +36,7 @@ const STEPS: &[&str] = &[
     include_str!("../../../migrations/sqlite/0008_enqueue.sql"),
     include_str!("../../../migrations/sqlite/0009_recipients.sql"),
     include_str!("../../../migrations/sqlite/0010_endpoints.sql"),
+    include_str!("../../../migrations/sqlite/0011_dashboard.sql"),
 ];
 const OPENING: &str = "opening the SQLite file";
 const MIGRATING: &str = "migrating";
