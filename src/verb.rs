@@ -313,7 +313,7 @@ fn reissue(
     now: Timestamp,
 ) -> Result<Change, Refusal> {
     let takes = "effects that have ended, and in-doubt ones that are resolved with it";
-    let wrong = |hint| Err(wrong("reissue", takes, subject, hint));
+    let wrong = |hint| Err(wrong(verb.as_str(), takes, subject, hint));
     match (subject.state, resolve) {
         (State::InDoubt, Some(_)) => in_doubt_and_quiet(verb, subject, now)?,
         (State::InDoubt, None) => return wrong("Say with it whether it was applied."),

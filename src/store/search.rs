@@ -15,6 +15,9 @@ pub(super) enum Source {
     Ids,
     /// The key, at every downstream or one.
     Key,
+    /// Those whose metadata may fit.
+    #[cfg_attr(not(feature = "sqlite"), expect(dead_code, reason = "PostgreSQL's index tells which do fit"))]
+    Metadata,
     /// The states that are asked for; of one downstream, all states.
     States,
     /// All effects.
@@ -25,6 +28,8 @@ pub(super) enum Source {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rest {
     pub(super) states: bool,
+    /// Only where a database has no index for it.
+    pub(super) downstream: bool,
     pub(super) operation: bool,
     pub(super) metadata: bool,
     pub(super) error: bool,
@@ -32,7 +37,7 @@ pub(super) struct Rest {
 
 impl Rest {
     pub(super) const fn is_nothing(self) -> bool {
-        !(self.states || self.operation || self.metadata || self.error)
+        !(self.states || self.downstream || self.operation || self.metadata || self.error)
     }
 }
 
@@ -46,33 +51,56 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// `found_by_metadata`: the numbers of all whose metadata fits are at hand, since they are few.
-    pub(super) fn of(filter: &Filter, metadata: Option<&Map<String, Value>>, found_by_metadata: bool) -> Self {
+    /// `by_metadata`: where an index leads to what the metadata asks for, what it gives.
+    pub(super) fn of(
+        filter: &Filter,
+        metadata: Option<&Map<String, Value>>,
+        by_metadata: Option<Source>,
+    ) -> Self {
         let source = match filter {
             Filter { ids: Some(_), .. } => Source::Ids,
             Filter { key: Some(_), .. } => Source::Key,
-            _ if found_by_metadata => Source::Ids,
-            Filter { states, downstream, .. } if !states.is_empty() || downstream.is_some() => Source::States,
-            Filter { .. } => Source::All,
+            Filter { states, downstream, .. } => match by_metadata {
+                Some(source) => source,
+                None if !states.is_empty() || downstream.is_some() => Source::States,
+                None => Source::All,
+            },
         };
+        let known = by_metadata == Some(Source::Ids) && filter.ids.is_none() && filter.key.is_none();
         let rest = Rest {
             states: !filter.states.is_empty() && source != Source::States,
+            downstream: false,
             operation: filter.operation.is_some(),
-            metadata: metadata.is_some() && !(found_by_metadata && filter.ids.is_none() && filter.key.is_none()),
+            metadata: metadata.is_some() && !known,
             error: filter.error.is_some(),
         };
-        let candidates = match source {
-            // All that there are: few.
-            Source::Ids | Source::Key => SEARCH_WINDOW + 1,
-            Source::States | Source::All if rest.is_nothing() => rows(filter),
-            Source::States | Source::All => SEARCH_WINDOW,
-        };
-        Self { source, rest, candidates }
+        Self { source, rest, candidates: 0 }.measured(filter)
     }
 
-    /// Whether there may be more candidates than are looked at.
+    /// The same where the source knows no downstream.
+    #[cfg_attr(not(feature = "sqlite"), expect(dead_code, reason = "PostgreSQL has indexes by downstream"))]
+    pub(super) fn looking_for_downstream(self, filter: &Filter) -> Self {
+        let downstream = filter.downstream.is_some();
+        Self { rest: Rest { downstream, ..self.rest }, ..self }.measured(filter)
+    }
+
+    fn measured(self, filter: &Filter) -> Self {
+        let candidates = match self.source {
+            // All that there are: few.
+            Source::Ids | Source::Key => SEARCH_WINDOW + 1,
+            Source::States | Source::All if self.rest.is_nothing() => rows(filter),
+            Source::Metadata | Source::States | Source::All => SEARCH_WINDOW,
+        };
+        Self { candidates, ..self }
+    }
+
+    /// Whether what is asked for is looked for among the newest candidates, and not found by an index.
     fn searches(&self) -> bool {
-        matches!(self.source, Source::States | Source::All) && !self.rest.is_nothing()
+        match self.source {
+            Source::Ids | Source::Key => false,
+            Source::Metadata => !Rest { metadata: false, ..self.rest }.is_nothing(),
+            Source::States | Source::All => !self.rest.is_nothing(),
+        }
     }
 }
 
@@ -107,18 +135,20 @@ impl Found {
         let more = hits.len() > limit;
         hits.truncate(limit);
         let shown = hits.last().map(|(at, status)| (*at, status.id));
-        let full = matches!(plan.source, Source::States | Source::All) && looked >= u64::from(plan.candidates);
+        let ends = matches!(plan.source, Source::Ids | Source::Key);
+        let full = !ends && looked >= u64::from(plan.candidates);
         let next = match shown {
             Some((_, id)) if more => Some(id),
             // A page of nothing asks for nothing.
             _ if more => filter.before,
-            _ if full && plan.searches() => last,
+            _ if full && plan.candidates >= SEARCH_WINDOW => last,
             // Some of the candidates were not written in the time that their numbers say; the oldest is the next page's first.
             _ if full => last.map(|id| EffectId::new(id.get().saturating_add(1))),
             _ => floor,
         };
         let of_queue = floor.map(|_| u64::from(QUEUE_WINDOW));
-        let of_candidates = plan.searches().then(|| match shown {
+        let searched = plan.searches() || (plan.source == Source::Metadata && full && !more);
+        let of_candidates = searched.then(|| match shown {
             Some((at, _)) if more => at,
             _ => looked,
         });
@@ -249,7 +279,7 @@ mod tests {
 
     #[test]
     fn indexes_are_searched_exactly_and_the_rest_within_a_window() {
-        let of = |filter: &Filter| Plan::of(filter, checked(filter).unwrap().as_ref(), false);
+        let of = |filter: &Filter| Plan::of(filter, checked(filter).unwrap().as_ref(), None);
         let failed = Filter { states: vec![State::Failed], limit: 50, ..Filter::default() };
         let plan = of(&failed);
         assert_eq!((plan.source, plan.candidates, plan.searches()), (Source::States, 51, false));
@@ -258,7 +288,7 @@ mod tests {
         let plan = of(&Filter { key: Some("k".to_owned()), ..failed.clone() });
         assert!(plan.source == Source::Key && plan.rest.states && !plan.searches());
         let metadata = Filter { metadata: Some("{\"a\":1}".to_owned()), ..failed.clone() };
-        let plan = Plan::of(&metadata, checked(&metadata).unwrap().as_ref(), true);
+        let plan = Plan::of(&metadata, checked(&metadata).unwrap().as_ref(), Some(Source::Ids));
         assert!(plan.source == Source::Ids && plan.rest.states && !plan.rest.metadata && !plan.searches());
         let plan = of(&metadata);
         assert!(plan.source == Source::States && plan.rest.metadata && plan.searches());

@@ -42,7 +42,7 @@ pub(super) struct Candidates<'f> {
 impl Candidates<'_> {
     /// The newest of one state, at most so many.
     pub(super) fn of_state(filter: &Filter, candidates: u32) -> Candidates<'_> {
-        let plan = Plan { candidates, ..Plan::of(filter, None, false) };
+        let plan = Plan { candidates, ..Plan::of(filter, None, None) };
         Candidates { filter, bounds: (filter.before, None), ids: None, metadata: None, plan }
     }
 
@@ -58,7 +58,7 @@ impl Candidates<'_> {
                  JOIN aftercommit.effects AS e ON e.downstream = n.name WHERE e.idempotency_key = $6{}",
                 self.newest("e.id")
             ),
-            Source::All => self.effects("true"),
+            Source::All | Source::Metadata => self.effects("true"),
             Source::States => {
                 let pending = self.pending();
                 if let Some(pending) = &pending {

@@ -16,7 +16,7 @@ use crate::{
     error::StoreError,
     store::{
         Filter, Page, SEARCH_WINDOW,
-        search::{self, Found, Plan},
+        search::{self, Found, Plan, Source},
     },
 };
 
@@ -100,7 +100,7 @@ impl PgStore {
             Some(_) if filter.ids.is_none() && filter.key.is_none() => self.by_metadata(filter).await?,
             Some(_) | None => None,
         };
-        let plan = Plan::of(filter, metadata.as_ref(), few.is_some());
+        let plan = Plan::of(filter, metadata.as_ref(), few.as_ref().map(|_| Source::Ids));
         let given = filter.ids.as_ref().map(|ids| ids.iter().map(|id| id.get()).collect());
         let list = Candidates {
             filter,
