@@ -5,8 +5,10 @@ use serde_json::{Map, Value};
 use super::{Filter, PAGE_MAX, Page, SEARCH_WINDOW, Status};
 use crate::{effect::EffectId, error::StoreError, state::State};
 
-/// Unfinished effects that one page looks through where what is asked for has no index by id: rows of the queue are thin.
+/// Unfinished effects that one page looks through at most where what is asked for has no index by id: rows of the queue are thin.
 pub(super) const QUEUE_WINDOW: u32 = 10 * SEARCH_WINDOW;
+/// A lane of the queue that holds no more than this is read whole instead.
+pub(super) const LANE_FEW: u32 = 2_000;
 
 /// Where the candidates of a page come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +148,7 @@ impl Found {
             _ if full => last.map(|id| EffectId::new(id.get().saturating_add(1))),
             _ => floor,
         };
-        let of_queue = floor.map(|_| u64::from(QUEUE_WINDOW));
+        let of_queue = floor.filter(|_| !more).map(|_| u64::from(QUEUE_WINDOW));
         let searched = plan.searches() || (plan.source == Source::Metadata && full && !more);
         let of_candidates = searched.then(|| match shown {
             Some((at, _)) if more => at,

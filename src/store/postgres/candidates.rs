@@ -5,8 +5,8 @@ use crate::{
     effect::EffectId,
     state::State,
     store::{
-        Filter, SEARCH_WINDOW,
-        search::{self, Plan, QUEUE_WINDOW, Source},
+        Filter,
+        search::{self, LANE_FEW, Plan, QUEUE_WINDOW, Source},
     },
 };
 
@@ -22,6 +22,11 @@ macro_rules! names {
     };
 }
 pub(super) use names;
+
+const EACH_NAME: &str = "(SELECT name FROM names WHERE name IS NOT NULL OFFSET 0) AS n";
+
+/// What tells the state of a row of the queue.
+const COLUMNS: &str = "q.id, q.downstream, q.lane, q.claimed, q.due_at, q.tries";
 
 /// Every number of an argument stands here, so that its type is known whichever filters are used.
 const GIVEN: &str =
@@ -54,7 +59,7 @@ impl Candidates<'_> {
             Source::Key if self.filter.downstream.is_some() => self.effects("e.idempotency_key = $6"),
             // A key is one effect, or a few where several downstreams have it: by jumps over the names.
             Source::Key => format!(
-                "SELECT e.id FROM (SELECT name FROM names WHERE name IS NOT NULL OFFSET 0) AS n
+                "SELECT e.id FROM {EACH_NAME}
                  JOIN aftercommit.effects AS e ON e.downstream = n.name WHERE e.idempotency_key = $6{}",
                 self.newest("e.id")
             ),
@@ -66,7 +71,7 @@ impl Candidates<'_> {
                 }
                 let mut parts: Vec<String> =
                     search::states(self.filter).into_iter().filter_map(|state| self.of(state)).collect();
-                parts.extend(pending.map(|_| self.of_pending()));
+                parts.extend(pending.map(|_| "SELECT id FROM pending".to_owned()));
                 parts.iter().map(|part| format!("({part})")).collect::<Vec<_>>().join("\nUNION ALL\n")
             }
         };
@@ -141,15 +146,15 @@ impl Candidates<'_> {
             return format!("{select} AND {alias}.downstream = $1{}", self.newest(id));
         }
         format!(
-            "SELECT d.id FROM (SELECT name FROM names WHERE name IS NOT NULL OFFSET 0) AS n CROSS JOIN LATERAL (
+            "SELECT d.id FROM {EACH_NAME} CROSS JOIN LATERAL (
              {select} AND {alias}.downstream = n.name{}) AS d",
             self.newest(id)
         )
     }
 
-    /// Pending effects stand in lanes, whose indexes are by time. Where a lane holds few they are all taken (`few`); else, and only
-    /// then, the newest of the queue are looked through (`near`), and `floor` says how far. Nothing waits yet: whoever builds
-    /// flows gives lane w a place in `few`.
+    /// Pending effects stand in lanes, whose indexes are by time. Where a lane holds few they are all taken (`few`); else the newest
+    /// of the queue are looked through until there are enough, and where there are not, `floor` says how far. Nothing waits yet:
+    /// whoever builds flows gives lane w a place in `few`.
     fn pending(&self) -> Option<String> {
         let asked = search::states(self.filter);
         let later = asked.contains(&State::Scheduled) || asked.contains(&State::Retrying);
@@ -157,48 +162,48 @@ impl Candidates<'_> {
         if !later && !ready && !asked.contains(&State::Waiting) {
             return None;
         }
-        let columns = "q.id, q.downstream, q.lane, q.claimed, q.due_at, q.tries";
         let one = if self.filter.downstream.is_some() { " AND q.downstream = $1" } else { "" };
-        let many = SEARCH_WINDOW + 1;
-        let mut few = Vec::new();
+        let many = LANE_FEW + 1;
+        let mut few = vec![format!("(SELECT {COLUMNS} FROM aftercommit.queue AS q WHERE false)")];
         if ready {
             few.push(format!(
-                "(SELECT {columns} FROM aftercommit.queue AS q WHERE q.lane = 'r'{one} LIMIT {many})"
+                "(SELECT {COLUMNS} FROM aftercommit.queue AS q WHERE q.lane = 'r'{one} LIMIT {many})"
             ));
         }
         if later {
             few.push(format!(
-                "(SELECT {columns} FROM aftercommit.queue AS q WHERE q.lane = 't'{one} LIMIT {many})"
+                "(SELECT {COLUMNS} FROM aftercommit.queue AS q WHERE q.lane = 't'{one} LIMIT {many})"
             ));
         } else if ready {
             // What is due of the timed ones, without what is scheduled for later.
-            let name = if one.is_empty() { "n.name" } else { "$1" };
-            let names = if one.is_empty() {
-                "(SELECT name FROM names WHERE name IS NOT NULL OFFSET 0) AS n"
-            } else {
-                "(SELECT) AS n"
-            };
+            let (names, name) = if one.is_empty() { (EACH_NAME, "n.name") } else { ("(SELECT) AS n", "$1") };
             few.push(format!(
                 "(SELECT t.* FROM {names} CROSS JOIN LATERAL (
-                  SELECT {columns} FROM aftercommit.queue AS q
-                  WHERE q.downstream = {name} AND q.lane = 't' AND q.due_at <= statement_timestamp() LIMIT {many}) AS t LIMIT {many})"
+    SELECT {COLUMNS} FROM aftercommit.queue AS q
+    WHERE q.downstream = {name} AND q.lane = 't' AND q.due_at <= statement_timestamp() LIMIT {many}) AS t LIMIT {many})"
             ));
         }
-        if few.is_empty() {
-            few.push(format!("(SELECT {columns} FROM aftercommit.queue AS q WHERE false)"));
-        }
+        let (when, within) = (self.pending_when(), self.within("q.id"));
         Some(format!(
             "few AS MATERIALIZED ({}),
-near AS MATERIALIZED (
-  SELECT {columns} FROM aftercommit.queue AS q WHERE (SELECT count(*) FROM few) >= {many}{} ORDER BY q.id DESC LIMIT {QUEUE_WINDOW}
+pending AS MATERIALIZED (
+  (SELECT q.id FROM few AS q WHERE (SELECT count(*) FROM few) <= {LANE_FEW} AND ({when}){within} ORDER BY q.id DESC LIMIT $5)
+  UNION ALL
+  (SELECT q.id FROM (
+    SELECT {COLUMNS} FROM aftercommit.queue AS q WHERE (SELECT count(*) FROM few) > {LANE_FEW}{within}
+    ORDER BY q.id DESC LIMIT {QUEUE_WINDOW}) AS q
+  WHERE ({when}){one} ORDER BY q.id DESC LIMIT $5)
 ),
-floor AS MATERIALIZED (SELECT min(id) AS id FROM near HAVING count(*) = {QUEUE_WINDOW})",
-            few.join(" UNION ALL "),
-            self.within("q.id")
+floor AS MATERIALIZED (
+  SELECT q.id FROM aftercommit.queue AS q
+  WHERE (SELECT count(*) FROM few) > {LANE_FEW} AND (SELECT count(*) FROM pending) < $5{within}
+  ORDER BY q.id DESC OFFSET {QUEUE_WINDOW} - 1 LIMIT 1
+)",
+            few.join(" UNION ALL ")
         ))
     }
 
-    fn of_pending(&self) -> String {
+    fn pending_when(&self) -> String {
         let timed = |when: &str| format!("NOT q.claimed AND q.lane = 't' AND {when}");
         let when: Vec<String> = search::states(self.filter)
             .into_iter()
@@ -218,14 +223,7 @@ floor AS MATERIALIZED (SELECT min(id) AS id FROM near HAVING count(*) = {QUEUE_W
                 | State::Expired => None,
             })
             .collect();
-        let one = if self.filter.downstream.is_some() { " AND q.downstream = $1" } else { "" };
-        format!(
-            "SELECT q.id FROM (
-               SELECT * FROM few WHERE (SELECT count(*) FROM few) <= {SEARCH_WINDOW} UNION ALL SELECT * FROM near) AS q
-             WHERE ({}){one}{}",
-            when.join(" OR "),
-            self.newest("q.id")
-        )
+        when.join(" OR ")
     }
 
     pub(super) fn bind<'q>(&self, statement: Statement<'q>) -> Statement<'q> {

@@ -8,8 +8,8 @@ use crate::{
     effect::EffectId,
     state::State,
     store::{
-        Filter, SEARCH_WINDOW,
-        search::{self, Plan, QUEUE_WINDOW, Source},
+        Filter,
+        search::{self, LANE_FEW, Plan, QUEUE_WINDOW, Source},
     },
 };
 
@@ -63,7 +63,7 @@ impl Candidates<'_> {
         if self.plan.source == Source::States {
             self.queue(&mut query);
         } else {
-            query.push(", near (id) AS (SELECT NULL WHERE 0), floor (id) AS (SELECT NULL WHERE 0)");
+            query.push(", floor (id) AS (SELECT NULL WHERE 0)");
         }
         query.push(", c (id) AS MATERIALIZED (SELECT u.id FROM (");
         match self.plan.source {
@@ -130,8 +130,16 @@ impl Candidates<'_> {
 
     fn of_states(&self, query: &mut QueryBuilder<Sqlite>) {
         let asked = search::states(self.filter);
-        query.push("SELECT * FROM (SELECT q.id FROM (SELECT * FROM few WHERE (SELECT count(*) FROM few) <= ");
-        query.push_bind(i64::from(SEARCH_WINDOW)).push(" UNION ALL SELECT * FROM near) AS q WHERE (0");
+        query.push("SELECT * FROM (SELECT q.id FROM few AS q WHERE (SELECT count(*) FROM few) <= ");
+        query.push_bind(i64::from(LANE_FEW)).push(" AND (0");
+        for state in &asked {
+            self.when(query, *state);
+        }
+        query.push(")");
+        self.newest(query, "q.id");
+        // In the order of the numbers, whatever index there is.
+        query.push(") UNION ALL SELECT * FROM (SELECT q.id FROM aftercommit_queue AS q NOT INDEXED WHERE (SELECT count(*) FROM few) > ");
+        query.push_bind(i64::from(LANE_FEW)).push(" AND q.id >= coalesce((SELECT id FROM floor), q.id) AND (0");
         for state in &asked {
             self.when(query, *state);
         }
@@ -155,7 +163,7 @@ impl Candidates<'_> {
     }
 
     /// Unclaimed effects of the queue stand in lanes, whose index is by time. Where the lanes hold few they are all taken (`few`);
-    /// else, and only then, the newest of the queue are looked through (`near`), and `floor` says how far.
+    /// else the newest of the queue are looked through, and `floor` says how far, where that is not to its end.
     fn queue(&self, query: &mut QueryBuilder<Sqlite>) {
         let asked = search::states(self.filter);
         let has = |states: &[State]| states.iter().any(|state| asked.contains(state));
@@ -182,15 +190,11 @@ impl Candidates<'_> {
             lanes.join(", ")
         ));
         self.downstream(query, "n.name");
-        query.push(" LIMIT ").push_bind(i64::from(SEARCH_WINDOW) + 1);
-        query.push(format_args!(
-            "), near AS MATERIALIZED (SELECT {columns} FROM aftercommit_queue AS q WHERE (SELECT count(*) FROM few) > "
-        ));
-        query.push_bind(i64::from(SEARCH_WINDOW));
+        query.push(" LIMIT ").push_bind(i64::from(LANE_FEW) + 1);
+        query.push("), floor (id) AS MATERIALIZED (SELECT q.id FROM aftercommit_queue AS q WHERE (SELECT count(*) FROM few) > ");
+        query.push_bind(i64::from(LANE_FEW));
         self.within(query, "q.id");
-        query.push(" ORDER BY q.id DESC LIMIT ").push_bind(i64::from(QUEUE_WINDOW));
-        query.push("), floor (id) AS MATERIALIZED (SELECT min(id) FROM near HAVING count(*) = ");
-        query.push_bind(i64::from(QUEUE_WINDOW)).push(")");
+        query.push(" ORDER BY q.id DESC LIMIT 1 OFFSET ").push_bind(i64::from(QUEUE_WINDOW) - 1).push(")");
     }
 
     fn when(&self, query: &mut QueryBuilder<Sqlite>, state: State) {
