@@ -1,6 +1,25 @@
 -- 0011 Dashboard: what people's pages, their API and their bulks read and write.
 --
--- What takes time at ten million rows is the index over `metadata`: see migrations/README.md for how to build it by hand first.
+-- What takes time at ten million rows is the index over `metadata`, so it comes first, before anybody else has to wait: see
+-- migrations/README.md for how to build it by hand.
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Search by metadata
+-- ---------------------------------------------------------------------------------------------------------------------
+
+-- Serves `metadata @> '{"order": "A-17"}'`. An INSERT without metadata pays nothing. Only where it is missing, as an operator may have
+-- built it before without stopping anybody: it reads the table once, and nobody enqueues meanwhile.
+DO $metadata$
+BEGIN
+  IF EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass('aftercommit.effects_metadata') AND NOT indisvalid) THEN
+    RAISE EXCEPTION 'the index aftercommit.effects_metadata is INVALID: its CREATE INDEX CONCURRENTLY failed'
+      USING HINT = 'DROP INDEX CONCURRENTLY aftercommit.effects_metadata, build it again, then run aftercommit migrate again.';
+  END IF;
+  IF to_regclass('aftercommit.effects_metadata') IS NULL THEN
+    CREATE INDEX effects_metadata ON aftercommit.effects USING gin (metadata jsonb_path_ops) WHERE metadata IS NOT NULL;
+  END IF;
+END
+$metadata$;
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Audit
@@ -98,24 +117,6 @@ CREATE TABLE aftercommit.traffic (
   state      text NOT NULL,
   CONSTRAINT traffic_pkey PRIMARY KEY (per, at, downstream, state)
 ) WITH (fillfactor = 70);
-
--- ---------------------------------------------------------------------------------------------------------------------
--- Search by metadata
--- ---------------------------------------------------------------------------------------------------------------------
-
--- Serves `metadata @> '{"order": "A-17"}'`. An INSERT without metadata pays nothing. Only where it is missing, as an operator may have
--- built it before without stopping anybody: it reads the table once, and nobody enqueues meanwhile.
-DO $metadata$
-BEGIN
-  IF EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass('aftercommit.effects_metadata') AND NOT indisvalid) THEN
-    RAISE EXCEPTION 'the index aftercommit.effects_metadata is INVALID: its CREATE INDEX CONCURRENTLY failed'
-      USING HINT = 'DROP INDEX CONCURRENTLY aftercommit.effects_metadata, build it again, then run aftercommit migrate again.';
-  END IF;
-  IF to_regclass('aftercommit.effects_metadata') IS NULL THEN
-    CREATE INDEX effects_metadata ON aftercommit.effects USING gin (metadata jsonb_path_ops) WHERE metadata IS NOT NULL;
-  END IF;
-END
-$metadata$;
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Read
