@@ -49,7 +49,12 @@ struct Asked {
 
 async fn effects(State(database): State<Arc<dyn Database>>, Query(asked): Query<Asked>) -> Response {
     let filter = Filter {
-        states: asked.state.as_deref().and_then(|word| word.parse::<EffectState>().ok()).into_iter().collect(),
+        states: asked
+            .state
+            .as_deref()
+            .and_then(|word| word.parse::<EffectState>().ok())
+            .into_iter()
+            .collect(),
         downstream: asked.downstream.filter(|name| !name.is_empty()),
         before: asked.before.map(EffectId::new),
         limit: PAGE,

@@ -82,7 +82,9 @@ pub enum StoreError {
         problem: String,
     },
     /// A person's search was stopped, so that it takes nothing from the work.
-    #[error("{doing} took longer than {seconds} s and was stopped; narrow it: by downstream, state, key or time")]
+    #[error(
+        "{doing} took longer than {seconds} s and was stopped; narrow it: by downstream, state, key or time"
+    )]
     TooSlow {
         /// What was being done.
         doing: &'static str,

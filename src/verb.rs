@@ -93,7 +93,9 @@ impl Verb {
     /// resend does none of these; what it risks is asked for by a typed confirmation.
     pub const fn needs_reason(&self) -> bool {
         match self {
-            Self::ResolveApplied { .. } | Self::ResolveNotApplied | Self::Redact | Self::Reissue { .. } => true,
+            Self::ResolveApplied { .. } | Self::ResolveNotApplied | Self::Redact | Self::Reissue { .. } => {
+                true
+            }
             Self::Retry | Self::Resend | Self::Cancel => false,
         }
     }

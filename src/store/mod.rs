@@ -25,9 +25,7 @@ use std::{sync::Arc, time::Duration};
 
 pub use breaker::{Breaker, FAILURES_TO_OPEN, Origin, Sign};
 pub use budget::{Acted as PauseActed, Budget, Granted, Holds, Pause, PausedBy, Report};
-pub use bulk::{
-    BULK_MAX, BulkInfo, BulkItemRow, BulkState, Bulks, Control, ItemOutcome, NewBulk,
-};
+pub use bulk::{BULK_MAX, BulkInfo, BulkItemRow, BulkState, Bulks, Control, ItemOutcome, NewBulk};
 pub use chart::{CauseRow, Causes, Resolution, Traffic};
 pub use claim::{
     AttemptLog, Claim, Expired, Late, LateAnswer, Next, Overdue, RegisteredTerms, Settled, Settlement, Token,
@@ -36,8 +34,8 @@ pub use claim::{
 pub use doctor::{Connections, EngineFacts, Examine, Examined, PostgresFacts, Session, SqliteFacts};
 pub use endpoints::Endpoints;
 pub use page::{
-    Content, Count, DownstreamInfo, Filter, Intent, LoggedAttempt, Look, PAGE_MAX, Page, SEARCH_WINDOW, Status,
-    WorkerInfo,
+    Content, Count, DownstreamInfo, Filter, Intent, LoggedAttempt, Look, PAGE_MAX, Page, SEARCH_WINDOW,
+    Status, WorkerInfo,
 };
 pub use probe::{DueProbe, ProbeSettlement, ProbeWant, Probes};
 pub use record::{AuditFilter, Audited, RequestFilter, RequestInfo, RequestPlace, UnknownPlace};

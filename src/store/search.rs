@@ -168,8 +168,7 @@ impl Found {
 ///
 /// [`StoreError::Invalid`] for a filter that cannot be meant.
 pub(super) fn checked(filter: &Filter) -> Result<Option<Map<String, Value>>, StoreError> {
-    let invalid =
-        |field, problem: &str| Err(StoreError::Invalid { field, problem: problem.to_owned() });
+    let invalid = |field, problem: &str| Err(StoreError::Invalid { field, problem: problem.to_owned() });
     let texts = [
         ("downstream", &filter.downstream),
         ("operation", &filter.operation),
@@ -177,7 +176,8 @@ pub(super) fn checked(filter: &Filter) -> Result<Option<Map<String, Value>>, Sto
         ("metadata", &filter.metadata),
         ("error", &filter.error),
     ];
-    if let Some((field, _)) = texts.into_iter().find(|(_, text)| text.as_ref().is_some_and(|text| text.contains('\0')))
+    if let Some((field, _)) =
+        texts.into_iter().find(|(_, text)| text.as_ref().is_some_and(|text| text.contains('\0')))
     {
         return invalid(field, "must not contain U+0000");
     }
@@ -240,7 +240,8 @@ mod tests {
 
     #[test]
     fn a_document_contains_what_stands_in_it() {
-        let whole = json!({"order": "A-17", "n": 1, "tags": ["a", {"b": [1, 2]}], "who": {"id": 7, "vip": true}});
+        let whole =
+            json!({"order": "A-17", "n": 1, "tags": ["a", {"b": [1, 2]}], "who": {"id": 7, "vip": true}});
         for part in [
             json!({}),
             json!({"order": "A-17"}),
@@ -271,7 +272,10 @@ mod tests {
             other => panic!("{other:?}"),
         };
         for metadata in ["", "[]", "1", "{", "{\"a\":\"\\u0000\"}", "{\"\\u0000\":1}"] {
-            assert_eq!(named(Filter { metadata: Some(metadata.to_owned()), ..Filter::default() }), "metadata");
+            assert_eq!(
+                named(Filter { metadata: Some(metadata.to_owned()), ..Filter::default() }),
+                "metadata"
+            );
         }
         assert_eq!(named(Filter { error: Some("a\0".to_owned()), ..Filter::default() }), "error");
         let ids = vec![EffectId::new(1); PAGE_MAX as usize + 1];

@@ -239,7 +239,11 @@ fn what_was_superseded_or_has_no_payload_any_more_is_not_reissued() {
         let of = || subject(state, state == State::InDoubt);
         assert!(judged(of()).is_ok(), "{state}");
         assert_eq!(judged(Subject { superseded: true, ..of() }), Err(Refusal::Superseded), "{state}");
-        assert_eq!(judged(Subject { payload_dropped: true, ..of() }), Err(Refusal::PayloadDropped), "{state}");
+        assert_eq!(
+            judged(Subject { payload_dropped: true, ..of() }),
+            Err(Refusal::PayloadDropped),
+            "{state}"
+        );
         // A new key is what these call for; and what the downstream saw under the old one says nothing of it.
         assert!(judged(Subject { refusal_stored: true, log_dropped: true, ..of() }).is_ok(), "{state}");
     }

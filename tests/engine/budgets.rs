@@ -280,7 +280,11 @@ async fn a_pause_by_hand_lets_an_open_call_end_and_begins_no_other(db: &TestData
     let open = db.insert("pay", "open").await;
     let running = worker(db, "w", vec![served("pay", &downstream, key_terms())]).await;
     barrier.wait().await;
-    let ann = aftercommit::verb::Actor { who: "ann".to_owned(), reason: Some("why".to_owned()), ..Default::default() };
+    let ann = aftercommit::verb::Actor {
+        who: "ann".to_owned(),
+        reason: Some("why".to_owned()),
+        ..Default::default()
+    };
     db.store.pause("pay", &ann).await.expect("pausing works");
     let held = db.insert("pay", "held").await;
     barrier.wait().await;

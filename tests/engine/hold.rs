@@ -99,7 +99,8 @@ async fn held(db: &TestDatabase) -> Hold {
 }
 
 async fn lift(db: &TestDatabase) {
-    let actor = Actor { who: "ann".to_owned(), reason: Some("it is the right one".to_owned()), ..Actor::default() };
+    let actor =
+        Actor { who: "ann".to_owned(), reason: Some("it is the right one".to_owned()), ..Actor::default() };
     let lifted = db.store.lift_hold(&actor).await.expect("lifting works");
     assert!(matches!(lifted, Lifted::Done(_)), "{lifted:?}");
 }

@@ -208,7 +208,8 @@ async fn a_retry_after_is_kept_by_the_claim_for_its_origin_only(db: &TestDatabas
     assert!(shown.paused_until.expect("it is shown") > db.now().await);
     assert_eq!((shown.breaker, shown.hold_reason.as_deref()), (Breaker::Closed, Some("it broke")));
     let held = db.store.effects(&aftercommit::store::Filter { limit: 10, ..Default::default() }).await;
-    let held: Vec<_> = held.expect("a page").effects.into_iter().filter(|status| status.held_by.is_some()).collect();
+    let held: Vec<_> =
+        held.expect("a page").effects.into_iter().filter(|status| status.held_by.is_some()).collect();
     assert!(held.iter().all(|status| status.held_by.as_deref() == Some("pause")), "{held:?}");
     assert_eq!(held.len(), 2);
     an_hour_later(db, "paused_until").await;

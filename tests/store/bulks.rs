@@ -165,7 +165,8 @@ async fn nothing_is_done_after_a_pause_or_a_cancel(db: &TestDatabase) {
     assert!(matches!(act(db, &held, &todo[0]).await, Acted::Done(..)));
     let paused = control(db, bulk, Control::Pause).await.expect("it is there");
     assert_eq!((paused.state, counts(&paused)), (BulkState::Paused, (1, 0, 0, 0)));
-    let not_now = |acted: &Acted| matches!(acted, Acted::Refused(Refusal::NotInBulk { bulk: of }) if *of == bulk);
+    let not_now =
+        |acted: &Acted| matches!(acted, Acted::Refused(Refusal::NotInBulk { bulk: of }) if *of == bulk);
     let acted = act(db, &held, &todo[1]).await;
     assert!(not_now(&acted), "{acted:?}");
     assert_eq!(db.state(ids[1]).await, State::Failed);
@@ -176,7 +177,10 @@ async fn nothing_is_done_after_a_pause_or_a_cancel(db: &TestDatabase) {
     let again = take(db, "r2").await.expect("at once");
     assert!(matches!(act(db, &again, &todo[1]).await, Acted::Done(..)));
     let cancelled = control(db, bulk, Control::Cancel).await.expect("it is there");
-    assert_eq!((cancelled.state, counts(&cancelled), cancelled.total), (BulkState::Cancelled, (2, 0, 0, 0), 3));
+    assert_eq!(
+        (cancelled.state, counts(&cancelled), cancelled.total),
+        (BulkState::Cancelled, (2, 0, 0, 0), 3)
+    );
     assert!(cancelled.finished_at.is_some());
     let acted = act(db, &again, &todo[2]).await;
     assert!(not_now(&acted), "{acted:?}");
@@ -282,7 +286,9 @@ async fn old_bulks_go_with_the_history(db: &TestDatabase) {
         control(db, *bulk, Control::Cancel).await;
     }
     let old = db.engine.before("finished_at", HOUR * 49);
-    db.sql.execute(&format!("UPDATE aftercommit.bulks SET finished_at = {old} WHERE id = {}", bulks[0])).await;
+    db.sql
+        .execute(&format!("UPDATE aftercommit.bulks SET finished_at = {old} WHERE id = {}", bulks[0]))
+        .await;
     let mut batches = 0;
     while db.store.drop_batch(Step::History, HOUR, 50).await.expect("the step runs").more {
         batches += 1;
@@ -291,6 +297,7 @@ async fn old_bulks_go_with_the_history(db: &TestDatabase) {
     assert!(batches > 1, "a batch is bounded");
     let left: Vec<i64> = db.store.bulks(10).await.expect("readable").iter().map(|info| info.id).collect();
     assert_eq!(left, [bulks[2], bulks[1]], "what has not ended, and what ended today, whatever the age");
-    let orphans = "SELECT count(*) FROM aftercommit.bulk_items WHERE bulk NOT IN (SELECT id FROM aftercommit.bulks)";
+    let orphans =
+        "SELECT count(*) FROM aftercommit.bulk_items WHERE bulk NOT IN (SELECT id FROM aftercommit.bulks)";
     assert_eq!(db.sql.number(orphans).await, 0);
 }

@@ -14,7 +14,9 @@ use aftercommit::{
 };
 
 use super::stage::{HOUR, Stage, person};
-use crate::support::{Settling, TestDatabase, Worker, answer, key_terms, lookup_terms, on_every_way, registered};
+use crate::support::{
+    Settling, TestDatabase, Worker, answer, key_terms, lookup_terms, on_every_way, registered,
+};
 
 on_every_way! {
     a_reissue_is_the_same_request_with_a_new_key,
@@ -105,7 +107,11 @@ async fn a_reissue_is_the_same_request_with_a_new_key(db: &TestDatabase) {
         assert_eq!((fresh.attempts, fresh.uncertain, fresh.superseded_by), (0, false, None));
         let metadata = |status: &Status| status.metadata.as_ref().map(|json| json.get().to_owned());
         assert_eq!(metadata(&fresh), metadata(&before));
-        assert_eq!(intent(db, new).await, intent(db, old).await, "content, headers, target, trace, who and for what");
+        assert_eq!(
+            intent(db, new).await,
+            intent(db, old).await,
+            "content, headers, target, trace, who and for what"
+        );
         assert_eq!(intent(db, new).await.request_id, Some(7));
         let claim = stage.worker.claim_one("pay").await;
         assert_eq!((claim.effect.id, claim.effect.key.as_str()), (new, fresh.idempotency_key.as_str()));
@@ -249,7 +255,10 @@ async fn a_reissue_that_its_downstream_cannot_take_is_refused_in_words(db: &Test
     let in_doubt = Verb::Reissue { resolve: Some(Resolved::NotApplied) };
     for (id, verb, state) in [(id, &REISSUE, State::Failed), (doubtful, &in_doubt, State::InDoubt)] {
         let refused = refusal(db, id, verb).await;
-        assert!(matches!(&refused, Refusal::NotWritten { why } if why.contains("idempotency_key")), "{refused:?}");
+        assert!(
+            matches!(&refused, Refusal::NotWritten { why } if why.contains("idempotency_key")),
+            "{refused:?}"
+        );
         let status = db.status(id).await;
         assert_eq!((status.state, status.superseded_by), (state, None));
         assert!(db.audit(Some(id), 10).await.is_empty());
@@ -301,8 +310,7 @@ async fn whoever_reissues_first_is_the_only_one(db: &TestDatabase) {
     }
     let acted = racers.join_all().await;
     let done = acted.iter().filter(|acted| matches!(acted, Acted::Done(..))).count();
-    let refused =
-        acted.iter().filter(|acted| matches!(acted, Acted::Refused(Refusal::Superseded))).count();
+    let refused = acted.iter().filter(|acted| matches!(acted, Acted::Refused(Refusal::Superseded))).count();
     assert_eq!((done, refused, effects(db).await), (1, 5, 2), "{acted:?}");
     assert_eq!(db.audit(Some(id), 10).await.len(), 1);
 }

@@ -353,7 +353,10 @@ async fn who_operates_reissues_and_carries_out_bulks(db: &TestDatabase) {
     operator.control_bulk(bulk, Control::Resume, &person()).await.expect("and resumes");
     operator.keep_bulk(bulk, "r1", minute).await.expect("and keeps");
     operator.end_bulk(bulk).await.expect("and ends");
-    assert_eq!(db.store.bulk(bulk).await.expect("readable").map(|info| info.state), Some(BulkState::Finished));
+    assert_eq!(
+        db.store.bulk(bulk).await.expect("readable").map(|info| info.state),
+        Some(BulkState::Finished)
+    );
     let new = db.status(id).await.superseded_by.expect("it was reissued");
     assert_eq!(
         db.store.intent(new, Look::Size).await.expect("readable").and_then(|intent| intent.enqueued_by),

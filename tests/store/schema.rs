@@ -65,7 +65,10 @@ async fn step_eleven_takes_what_was_written_before_it(db: &TestDatabase) {
         }
     };
     assert_eq!(found(Filter::default()).await, [b, a]);
-    assert_eq!(found(Filter { metadata: Some("{\"order\":\"A-17\"}".to_owned()), ..Filter::default() }).await, [a]);
+    assert_eq!(
+        found(Filter { metadata: Some("{\"order\":\"A-17\"}".to_owned()), ..Filter::default() }).await,
+        [a]
+    );
     assert_eq!(found(Filter { error: Some("declined".to_owned()), ..Filter::default() }).await, [b]);
     upgraded.maintain().await.expect("maintenance works");
     let since = aftercommit::clock::Timestamp::from_micros(0);

@@ -93,7 +93,11 @@ async fn several_states_are_a_list_of_all_of_them(db: &TestDatabase) {
         assert_eq!(found(db, &filter).await, wanted(&states, None), "{states:?}");
         for downstream in ["pay-failed", "mail-ready", "mail-in_doubt", "nowhere"] {
             let one = Filter { downstream: Some(downstream.to_owned()), ..filter.clone() };
-            assert_eq!(found(db, &one).await, wanted(&states, Some(downstream)), "{states:?} of {downstream}");
+            assert_eq!(
+                found(db, &one).await,
+                wanted(&states, Some(downstream)),
+                "{states:?} of {downstream}"
+            );
         }
     }
     for (state, downstream, id) in &made {
@@ -148,14 +152,19 @@ async fn filters_narrow_together(db: &TestDatabase) {
     let searched = |filter: Filter| async move { page(db, &filter).await.searched };
     assert_eq!(searched(failed.clone()).await, None);
     assert_eq!(searched(Filter { metadata: order(0), ..all() }).await, None);
-    assert_eq!(searched(Filter { error: text("card"), ..failed }).await, Some(3), "it says how many it looked at");
+    assert_eq!(
+        searched(Filter { error: text("card"), ..failed }).await,
+        Some(3),
+        "it says how many it looked at"
+    );
 }
 
 async fn metadata_is_found_whatever_its_shape(db: &TestDatabase) {
     let long = "x".repeat(300);
     let documents = [
         "{\"order\": \"A-17\", \"n\": 1, \"ratio\": 0.50, \"vip\": true, \"note\": null}".to_owned(),
-        "{\"who\": {\"id\": 7, \"tags\": [\"a\", \"b\"]}, \"items\": [{\"sku\": \"s1\"}, {\"sku\": \"s2\"}]}".to_owned(),
+        "{\"who\": {\"id\": 7, \"tags\": [\"a\", \"b\"]}, \"items\": [{\"sku\": \"s1\"}, {\"sku\": \"s2\"}]}"
+            .to_owned(),
         "{\"quote\": \"say \\\"hi\\\"\", \"ümlaut\": \"groß\", \"n\": 10000000000000001}".to_owned(),
         format!("{{\"long\": \"{long}1\"}}"),
         format!("{{\"long\": \"{long}2\", \"order\": \"A-17\"}}"),
@@ -272,7 +281,10 @@ async fn what_cannot_be_meant_is_refused_by_name(db: &TestDatabase) {
         (Filter { ids: Some(vec![EffectId::new(1); PAGE_MAX as usize + 1]), ..all() }, "ids"),
     ] {
         let refused = db.store.effects(&filter).await.expect_err("it must be refused");
-        assert!(matches!(&refused, StoreError::Invalid { field: named, .. } if *named == field), "{refused:?}");
+        assert!(
+            matches!(&refused, StoreError::Invalid { field: named, .. } if *named == field),
+            "{refused:?}"
+        );
     }
     let refused = db.store.causes(State::Ready, None).await.expect_err("it must be refused");
     assert!(matches!(refused, StoreError::Invalid { field: "state", .. }), "{refused:?}");
@@ -294,7 +306,10 @@ async fn causes_are_the_newest_with_their_words(db: &TestDatabase) {
     let doubt = db.store.causes(State::InDoubt, None).await.expect("readable");
     assert_eq!(doubt.rows.len(), 1, "{doubt:?}");
     let (row, attempt) = (&doubt.rows[0], &db.log(doubtful).await[0]);
-    assert_eq!((row.id, row.downstream.as_str(), row.error.as_deref()), (doubtful, "mail", Some("no answer")));
+    assert_eq!(
+        (row.id, row.downstream.as_str(), row.error.as_deref()),
+        (doubtful, "mail", Some("no answer"))
+    );
     assert_eq!(Some(row.at), attempt.ended_at, "since when it is in doubt");
     assert!(db.status(doubtful).await.uncertain && !db.status(first).await.uncertain);
 }
@@ -302,7 +317,8 @@ async fn causes_are_the_newest_with_their_words(db: &TestDatabase) {
 async fn people_see_what_was_asked_for(db: &TestDatabase) {
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let quoted = format!("'{trace}'");
-    let columns = [("headers", "'{\"X-A\": \"b\"}'"), ("trace_context", quoted.as_str()), ("payload", "'{}'")];
+    let columns =
+        [("headers", "'{\"X-A\": \"b\"}'"), ("trace_context", quoted.as_str()), ("payload", "'{}'")];
     let id = db.insert_with("pay", "k", &columns).await;
     let intent = db.store.intent(id, Look::Size).await.expect("readable").expect("it is there");
     assert_eq!(intent.headers.as_deref(), Some("{\"X-A\": \"b\"}"));

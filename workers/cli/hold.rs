@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use aftercommit::{
-    store::{
-        Database,
-        identity::{Hold, Lifted},
-    },
+use aftercommit::store::{
+    Database,
+    identity::{Hold, Lifted},
 };
 use clap::{Args, Subcommand};
 

@@ -20,14 +20,16 @@ use crate::{
     verb::{Actor, BulkItem, Seen},
 };
 
-const START: &str = "INSERT INTO aftercommit.bulks (created_at, total, rate, verb, what, who, reason, from_address)
+const START: &str =
+    "INSERT INTO aftercommit.bulks (created_at, total, rate, verb, what, who, reason, from_address)
 VALUES (clock_timestamp(), $1, $2, $3, $4, $5, $6, $7) RETURNING id";
 
 const ITEMS: &str = "INSERT INTO aftercommit.bulk_items (bulk, n, effect_id, seen_state, seen_token)
 SELECT $1, s.n, s.effect_id, s.seen_state, s.seen_token
 FROM unnest($2::int8[], $3::text[], $4::int8[]) WITH ORDINALITY AS s (effect_id, seen_state, seen_token, n)";
 
-const AUDIT: &str = "INSERT INTO aftercommit.audit (at, who, from_address, verb, from_state, to_state, reason, bulk)
+const AUDIT: &str =
+    "INSERT INTO aftercommit.audit (at, who, from_address, verb, from_state, to_state, reason, bulk)
 VALUES (clock_timestamp(), $1, $2, $3, $4, $5, $6, $7)";
 
 /// What became of the items of a bulk `b`: written down when it ended, counted until then. Served by bulk_items_open and
@@ -81,7 +83,8 @@ WHERE i.bulk = $1 AND i.outcome IS NULL ORDER BY i.n LIMIT $2";
 
 /// Shared with others who act for the same bulk, and with nobody who pauses or cancels it: so that nothing is done any more when that
 /// has returned.
-const HOLD: &str = "SELECT b.id FROM aftercommit.bulks AS b WHERE b.id = $1 AND b.finished_at IS NULL FOR SHARE";
+const HOLD: &str =
+    "SELECT b.id FROM aftercommit.bulks AS b WHERE b.id = $1 AND b.finished_at IS NULL FOR SHARE";
 const HOLD_RUNNING: &str =
     "SELECT b.id FROM aftercommit.bulks AS b WHERE b.id = $1 AND b.state = 'running' FOR SHARE";
 

@@ -76,7 +76,8 @@ impl Candidates<'_> {
             }
         };
         tables.push(names!().to_owned());
-        let floor = if self.has_floor() { " WHERE u.id >= coalesce((SELECT id FROM floor), u.id)" } else { "" };
+        let floor =
+            if self.has_floor() { " WHERE u.id >= coalesce((SELECT id FROM floor), u.id)" } else { "" };
         tables.push(format!(
             "c AS MATERIALIZED (
   SELECT u.id, row_number() OVER (ORDER BY u.id DESC) AS at FROM ({from}) AS u{floor} ORDER BY u.id DESC LIMIT $5

@@ -55,10 +55,10 @@ use crate::{
     error::{EnqueueError, StoreError},
     state::State,
     store::{
-        Acted, AuditFilter, Audited, Causes, Claim, Count, Database, DownstreamInfo, Expired, Filter, Inspect,
-        Intent, Late, LateAnswer, LoggedAttempt, Look, Operate, Options, Overdue, Page, Pooler, RegisteredTerms,
-        Registration, RequestFilter, RequestInfo, Resolution, Settled, Settlement, Status, Store, TermsIds, Token,
-        Traffic, Want, WorkerInfo, search,
+        Acted, AuditFilter, Audited, Causes, Claim, Count, Database, DownstreamInfo, Expired, Filter,
+        Inspect, Intent, Late, LateAnswer, LoggedAttempt, Look, Operate, Options, Overdue, Page, Pooler,
+        RegisteredTerms, Registration, RequestFilter, RequestInfo, Resolution, Settled, Settlement, Status,
+        Store, TermsIds, Token, Traffic, Want, WorkerInfo, search,
     },
     verb::{Actor, Seen, Verb},
 };

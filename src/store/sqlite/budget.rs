@@ -144,7 +144,8 @@ impl Budget for SqliteStore {
     }
 
     async fn pause_refused(&self, downstream: &str, worker: &str, reason: &str) -> Result<bool, StoreError> {
-        let actor = Actor { who: format!("worker {worker}"), reason: Some(reason.to_owned()), ..Actor::default() };
+        let actor =
+            Actor { who: format!("worker {worker}"), reason: Some(reason.to_owned()), ..Actor::default() };
         Ok(self.pause(downstream, &actor).await? == Acted::Done)
     }
 }

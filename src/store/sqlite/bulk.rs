@@ -299,7 +299,8 @@ async fn steer(
 }
 
 async fn one(conn: &mut SqliteConnection, id: i64) -> Result<Option<BulkInfo>, StoreError> {
-    let row = sqlx::query(ONE).bind(id).fetch_optional(&mut *conn).await.map_err(StoreError::during(DOING))?;
+    let row =
+        sqlx::query(ONE).bind(id).fetch_optional(&mut *conn).await.map_err(StoreError::during(DOING))?;
     let Some(row) = row else { return Ok(None) };
     let words = sqlx::query_scalar(SAMPLES).bind(id).bind(SAMPLES_READ).fetch_all(conn).await;
     Ok(Some(BulkInfo { samples: samples(words.map_err(StoreError::during(DOING))?), ..info(&row)? }))

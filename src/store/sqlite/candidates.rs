@@ -69,7 +69,9 @@ impl Candidates<'_> {
         match self.plan.source {
             Source::Ids => {
                 let ids = self.filter.ids.iter().flatten().map(|id| id.get());
-                query.push("SELECT i.id FROM aftercommit_effects AS i WHERE i.id IN (SELECT value FROM json_each(");
+                query.push(
+                    "SELECT i.id FROM aftercommit_effects AS i WHERE i.id IN (SELECT value FROM json_each(",
+                );
                 query.push_bind(json_ids(ids)).push("))");
                 self.downstream(&mut query, "i.downstream");
                 self.newest(&mut query, "i.id");
@@ -139,7 +141,9 @@ impl Candidates<'_> {
         self.newest(query, "q.id");
         // In the order of the numbers, whatever index there is.
         query.push(") UNION ALL SELECT * FROM (SELECT q.id FROM aftercommit_queue AS q NOT INDEXED WHERE (SELECT count(*) FROM few) > ");
-        query.push_bind(i64::from(LANE_FEW)).push(" AND q.id >= coalesce((SELECT id FROM floor), q.id) AND (0");
+        query
+            .push_bind(i64::from(LANE_FEW))
+            .push(" AND q.id >= coalesce((SELECT id FROM floor), q.id) AND (0");
         for state in &asked {
             self.when(query, *state);
         }

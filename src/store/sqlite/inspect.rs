@@ -18,8 +18,8 @@ use crate::{
     outcome::Verdict,
     state::State,
     store::{
-        AuditFilter, Audited, Causes, Count, DownstreamInfo, Filter, Inspect, Intent, LoggedAttempt, Look, Origin,
-        Page, RequestFilter, RequestInfo, Resolution, Status, Traffic, WorkerInfo,
+        AuditFilter, Audited, Causes, Count, DownstreamInfo, Filter, Inspect, Intent, LoggedAttempt, Look,
+        Origin, Page, RequestFilter, RequestInfo, Resolution, Status, Traffic, WorkerInfo,
     },
 };
 

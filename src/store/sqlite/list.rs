@@ -48,11 +48,8 @@ const FIRST_SINCE: &str = concat!(
 );
 
 /// The members of an object that the index of words can have.
-const WORDS: &str = concat!(
-    "SELECT DISTINCT ",
-    words!(),
-    " FROM json_each(?1) AS m WHERE m.type NOT IN ('object', 'array')"
-);
+const WORDS: &str =
+    concat!("SELECT DISTINCT ", words!(), " FROM json_each(?1) AS m WHERE m.type NOT IN ('object', 'array')");
 
 pub(super) async fn effects(
     conn: &mut SqliteConnection,
@@ -81,7 +78,8 @@ async fn page(
     }
     let list = Candidates { filter, bounds: bounds(conn, filter).await?, words, plan, now };
     let (ids, floor) = candidates(conn, &list).await?;
-    let hits = if plan.rest.is_nothing() && filter.created_before.is_none() && filter.created_after.is_none() {
+    let hits = if plan.rest.is_nothing() && filter.created_before.is_none() && filter.created_after.is_none()
+    {
         let rows = usize::try_from(search::rows(filter)).unwrap_or(usize::MAX);
         ids.iter().copied().enumerate().take(rows).map(|(at, id)| (at as u64 + 1, id)).collect()
     } else {
@@ -137,13 +135,11 @@ pub(super) async fn candidates(
     list: &Candidates<'_>,
 ) -> Result<(Vec<i64>, Option<i64>), StoreError> {
     let mut query = list.with();
-    query.push(" SELECT c.id, 0 AS is_floor FROM c UNION ALL SELECT f.id, 1 FROM floor AS f ORDER BY 2, 1 DESC");
-    let rows: Vec<(i64, bool)> = query
-        .build_query_as()
-        .persistent(false)
-        .fetch_all(conn)
-        .await
-        .map_err(StoreError::during(DOING))?;
+    query.push(
+        " SELECT c.id, 0 AS is_floor FROM c UNION ALL SELECT f.id, 1 FROM floor AS f ORDER BY 2, 1 DESC",
+    );
+    let rows: Vec<(i64, bool)> =
+        query.build_query_as().persistent(false).fetch_all(conn).await.map_err(StoreError::during(DOING))?;
     let floor = rows.iter().find(|(_, is_floor)| *is_floor).map(|(id, _)| *id);
     Ok((rows.iter().filter(|(_, is_floor)| !is_floor).map(|(id, _)| *id).collect(), floor))
 }

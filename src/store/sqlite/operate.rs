@@ -27,7 +27,8 @@ use crate::{
 const DOING: &str = "applying a person's verb";
 
 const REISSUES_MAX: u32 = 100;
-const TAKEN: &str = "SELECT EXISTS (SELECT 1 FROM aftercommit_effects WHERE downstream = ?1 AND idempotency_key = ?2)";
+const TAKEN: &str =
+    "SELECT EXISTS (SELECT 1 FROM aftercommit_effects WHERE downstream = ?1 AND idempotency_key = ?2)";
 /// The same request with another key, due now.
 const REISSUE: &str = "INSERT INTO aftercommit_effects \
          (downstream, operation, idempotency_key, payload, body, content_type, headers, target, expires_at, ordering_key, \

@@ -102,7 +102,9 @@ pub(super) async fn requests(
         query.push(" AND (r.expires_at, r.id) < (").push_bind(place.expires_at.micros());
         query.push(", ").push_bind(place.id).push(")");
     }
-    query.push(" ORDER BY r.expires_at DESC, r.id DESC LIMIT ").push_bind(i64::from(filter.limit.min(PAGE_MAX)));
+    query
+        .push(" ORDER BY r.expires_at DESC, r.id DESC LIMIT ")
+        .push_bind(i64::from(filter.limit.min(PAGE_MAX)));
     let rows = query.build().fetch_all(conn).await.map_err(StoreError::during(DOING))?;
     rows.iter()
         .map(|row| {

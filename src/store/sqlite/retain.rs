@@ -75,7 +75,8 @@ impl Retain for SqliteStore {
             let now = SystemClock.wall();
             !clock_is_due(&mut reader, step, now).await?
                 && due(&mut reader, step, (now.minus(age), 1)).await?.is_empty()
-                && (step != Step::History || !bulk::is_old(&mut reader, now.minus(age.max(AUDIT_MIN))).await?)
+                && (step != Step::History
+                    || !bulk::is_old(&mut reader, now.minus(age.max(AUDIT_MIN))).await?)
         };
         if idle {
             return Ok(Batch::default());

@@ -321,11 +321,7 @@ fn split(response: Response) -> (Option<String>, Option<Vec<u8>>) {
     }
 }
 
-async fn count(
-    conn: &mut SqliteConnection,
-    endings: &[Ending],
-    now: Timestamp,
-) -> Result<(), sqlx::Error> {
+async fn count(conn: &mut SqliteConnection, endings: &[Ending], now: Timestamp) -> Result<(), sqlx::Error> {
     let mut deltas: BTreeMap<(&str, &str), i64> = BTreeMap::new();
     for ending in endings {
         *deltas.entry((&ending.downstream, ending.state.as_str())).or_default() += 1;

@@ -117,7 +117,8 @@ async fn an_endpoint_that_says_gone_is_disabled_and_what_failed_can_be_retried(d
     );
     // Its owner mended it.
     gone.answer_with(204);
-    let actor = Actor { who: "ops".to_owned(), reason: Some("they came back".to_owned()), ..Actor::default() };
+    let actor =
+        Actor { who: "ops".to_owned(), reason: Some("they came back".to_owned()), ..Actor::default() };
     assert!(db.store.switch_endpoint("hooks", "acme", None, &actor).await.expect("it is enabled"));
     for id in [first, second] {
         db.store.act(id, &Verb::Retry, &actor, None).await.expect("it may be retried");
@@ -218,7 +219,8 @@ async fn a_slow_endpoint_leaves_the_slots_to_the_others(db: &TestDatabase) {
 }
 
 async fn a_switch_by_hand_is_audited_and_happens_once(db: &TestDatabase) {
-    let actor = Actor { who: "ops".to_owned(), reason: Some("the customer left".to_owned()), ..Actor::default() };
+    let actor =
+        Actor { who: "ops".to_owned(), reason: Some("the customer left".to_owned()), ..Actor::default() };
     let switch = async |disable: Option<&str>| {
         db.store.switch_endpoint("hooks", "acme", disable, &actor).await.expect("it is switched")
     };

@@ -113,11 +113,16 @@ async fn no_list_reads_more_than_its_page(db: &TestDatabase) {
         Filter { error: text("none"), downstream: text("pay"), ..all() },
         Filter { metadata: text("{\"country\":\"de\"}"), error: text("none"), ..all() },
     ] {
-        let (through, rows) = reads(db, async |store| drop(store.effects(&filter).await.expect("a page"))).await;
-        assert!(through == 0 && rows < looked * 10, "{rows} rows and {through} tables were read for {filter:?}");
+        let (through, rows) =
+            reads(db, async |store| drop(store.effects(&filter).await.expect("a page"))).await;
+        assert!(
+            through == 0 && rows < looked * 10,
+            "{rows} rows and {through} tables were read for {filter:?}"
+        );
     }
     let written = db.status(EffectId::new(N / 2)).await.created_at;
-    let around = Filter { created_before: Some(written), created_after: Some(written.minus(PATIENCE)), ..all() };
+    let around =
+        Filter { created_before: Some(written), created_after: Some(written.minus(PATIENCE)), ..all() };
     let (through, rows) = reads(db, async |store| drop(store.effects(&around).await.expect("a page"))).await;
     assert!(through == 0 && rows < 4_000, "{rows} rows were read between two times");
     for filter in [

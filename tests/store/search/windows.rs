@@ -146,7 +146,8 @@ async fn a_read_that_takes_too_long_is_stopped_in_words(db: &TestDatabase) {
             let view = "SELECT sql FROM sqlite_schema WHERE name = 'aftercommit_status'";
             let body = db.sql.scalar(view).await.expect("the view is there");
             let (_, body) = body.split_once(" AS\n").or_else(|| body.split_once(" AS ")).expect("a view");
-            let endless = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT max(x) FROM c";
+            let endless =
+                "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT max(x) FROM c";
             db.sql
                 .execute_as_is(&format!(
                     "DROP VIEW aftercommit_status; CREATE VIEW aftercommit_status AS SELECT * FROM ({body}) WHERE ({endless}) > 0"

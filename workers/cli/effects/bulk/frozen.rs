@@ -49,7 +49,8 @@ pub(super) async fn collect(store: &dyn Database, state: State, many: &Many) -> 
         let page = store.effects(&filter).await?;
         spinner.inc(u64::try_from(page.effects.len()).unwrap_or(0));
         before = page.next;
-        let chosen = page.effects.into_iter().filter(|status| written_by.is_none_or(|by| status.created_at <= by));
+        let chosen =
+            page.effects.into_iter().filter(|status| written_by.is_none_or(|by| status.created_at <= by));
         found.extend(
             chosen.map(|status| {
                 (status.id, Seen { state: status.state, token: status.token }, status.downstream)

@@ -104,7 +104,9 @@ fn takes(verb: &Verb, state: State) -> anyhow::Result<()> {
         Verb::Retry => &[State::Failed, State::Scheduled, State::Retrying],
         Verb::Resend | Verb::ResolveApplied { .. } | Verb::ResolveNotApplied => &[State::InDoubt],
         Verb::Reissue { resolve: Some(_) } => &[State::InDoubt],
-        Verb::Redact | Verb::Reissue { resolve: None } => &[State::Succeeded, State::Failed, State::Cancelled, State::Expired],
+        Verb::Redact | Verb::Reissue { resolve: None } => {
+            &[State::Succeeded, State::Failed, State::Cancelled, State::Expired]
+        }
         Verb::Cancel => &[State::Waiting, State::Scheduled, State::Ready, State::Retrying, State::InFlight],
     };
     if states.contains(&state) {
