@@ -39,6 +39,11 @@ impl NewEffect {
         each
     }
 
+    /// What `enqueue()` in SQL makes of it at a downstream of this kind: a mail is split among its recipients.
+    pub(crate) fn at_kind(self, kind: Option<&str>) -> Result<Vec<Self>, InvalidEffect> {
+        if kind == Some("smtp") { self.for_each_recipient() } else { Ok(vec![self]) }
+    }
+
     /// [`Self::for_each_target`] for a mail: one effect per recipient in its payload's `to`, `cc` and `bcc`. Itself, where it has a
     /// target, no payload, or only one recipient (who becomes its target where several of the addresses are theirs).
     ///

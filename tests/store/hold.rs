@@ -36,7 +36,7 @@ async fn put_on_hold(db: &TestDatabase) {
 }
 
 async fn lift(db: &TestDatabase) {
-    let actor = Actor { who: "ann".to_owned(), reason: Some("looked".to_owned()) };
+    let actor = Actor { who: "ann".to_owned(), reason: Some("looked".to_owned()), ..Actor::default() };
     let lifted = db.store.lift_hold(&actor).await.expect("lifting works");
     assert!(matches!(lifted, Lifted::Done(_)), "{lifted:?}");
 }

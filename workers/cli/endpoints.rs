@@ -8,7 +8,6 @@ use aftercommit::{
     effect::{Effect, EffectId},
     outcome::Verdict,
     store::Database,
-    verb::Actor,
 };
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -18,7 +17,7 @@ use super::{
     Context, Exit, Grid,
     clean::clean,
     data,
-    effects::who,
+    effects::actor,
     exit::fail,
     json::{self, Time},
     table, talk,
@@ -211,7 +210,7 @@ async fn switch(context: &Context, args: &Switch, disable: Option<&str>) -> anyh
             format!("{downstream} has no endpoint {name}; `{command}` shows what there is"),
         ));
     }
-    let actor = Actor { who: who(), reason: Some(reason.clone()) };
+    let actor = actor(Some(reason.clone()));
     let changed = store.switch_endpoint(downstream, name, disable, &actor).await?;
     let what = if disable.is_some() { "disabled" } else { "enabled" };
     if !changed {

@@ -27,7 +27,7 @@ ON CONFLICT (effect_id, token, late) DO NOTHING";
 const SUCCEED: &str = "WITH gone AS (
   DELETE FROM aftercommit.queue WHERE id = $1 RETURNING downstream, number
 ), counted AS (
-  INSERT INTO aftercommit.counters (downstream, state, n) SELECT downstream, 'succeeded', 1 FROM gone
+  INSERT INTO aftercommit.counters (downstream, state, n, at) SELECT downstream, 'succeeded', 1, clock_timestamp() FROM gone
 )
 INSERT INTO aftercommit.outcomes (effect_id, token, finished_at, number, response_status, response_truncated, sent_before,
   state, downstream, response, response_raw)

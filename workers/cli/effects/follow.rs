@@ -227,6 +227,8 @@ mod tests {
             created_at: at(1),
             finished_at: None,
             token: 1,
+            quiet_at: None,
+            uncertain: false,
         }
     }
 

@@ -41,11 +41,12 @@ impl Which {
     /// As the store asks for it.
     pub(super) fn filter(&self, before: Option<EffectId>) -> Filter {
         Filter {
-            state: self.state,
+            states: self.state.into_iter().collect(),
             downstream: self.downstream.clone(),
             key: self.key.clone(),
             before,
             limit: self.limit.min(PAGE_MAX),
+            ..Filter::default()
         }
     }
 }
@@ -75,11 +76,10 @@ pub(super) async fn run(context: &Context, args: &ListArgs) -> anyhow::Result<Ex
         let mut filter = args.which.filter(before);
         filter.limit = left.min(PAGE_MAX);
         let page = store.effects(&filter).await?;
-        let full = page.len() == usize::try_from(filter.limit).unwrap_or(usize::MAX);
-        left -= u32::try_from(page.len()).unwrap_or(left).min(left);
-        before = page.last().map(|status| status.id);
-        all.extend(page);
-        if !full {
+        left -= u32::try_from(page.effects.len()).unwrap_or(left).min(left);
+        before = page.next;
+        all.extend(page.effects);
+        if before.is_none() {
             break;
         }
     }

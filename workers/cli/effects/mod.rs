@@ -13,7 +13,7 @@ use clap::Subcommand;
 
 use super::{Context, Exit};
 
-pub(super) use act::who;
+pub(super) use act::actor;
 pub(super) use show::absent;
 
 #[derive(Debug, Subcommand)]
