@@ -47,7 +47,7 @@ fn late(claim: &Claim) -> LateAnswer {
         id: claim.effect.id,
         token: claim.token(),
         attempt: Settling::of(claim).attempt(&outcome),
-        response: outcome.response,
+        begun: true, response: outcome.response,
     }
 }
 
