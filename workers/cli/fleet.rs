@@ -17,7 +17,7 @@ use super::{
     json::{self, AuditJson, DownstreamJson, WorkerJson},
     parse, table, talk,
     times::{relative, utc},
-    trial::{self, TestArgs},
+    downstreams_test::{self, TestArgs},
 };
 
 #[derive(Debug, Subcommand)]
@@ -83,7 +83,7 @@ pub(super) async fn downstreams(context: &Context, command: &DownstreamsCommand)
     let actor = |reason: Option<&String>| Actor { who: who(), reason: reason.cloned() };
     match command {
         DownstreamsCommand::List => list(context).await,
-        DownstreamsCommand::Test(args) => trial::run(context, args).await,
+        DownstreamsCommand::Test(args) => downstreams_test::run(context, args).await,
         DownstreamsCommand::Pause(PauseArgs { name, reason }) => {
             let store = context.open().await?;
             match store.pause(name, &actor(Some(reason))).await? {

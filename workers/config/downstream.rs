@@ -4,7 +4,8 @@ use std::{any::Any, collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use aftercommit::{
     contract::{Contract, Dedupe},
-    downstream::{Downstream, Served, Terms},
+    downstream::{Downstream, Served, Terms, endpoint::Endpoint},
+    effect::Effect,
     engine::LEASE_MARGIN,
     schedule::Policy,
 };
@@ -86,6 +87,16 @@ pub(crate) trait Configured: Any + fmt::Debug + Send + Sync {
     /// The endpoints that stand in the configuration, where there are many by name: name and host.
     fn endpoints(&self) -> Vec<(String, String)> {
         Vec::new()
+    }
+    /// Where there are many endpoints by name: those of the configuration, and of the database's `rows`, that cannot be called from
+    /// here, with the reason. `None` where there are none by name.
+    fn endpoint_problems(&self, _secrets: &Secrets, _rows: &[Endpoint]) -> Option<Vec<(String, String)>> {
+        None
+    }
+    /// What the downstream knows an effect by besides its key, where it is something else: its name there, and what it is. Of an
+    /// effect that cannot be rendered there is none.
+    fn known_as(&self, _effect: &Effect, _key: &str) -> Option<(&'static str, String)> {
+        None
     }
     /// What the kind finds worth a warning.
     fn warnings(&self) -> Vec<String>;
@@ -177,6 +188,17 @@ impl DownstreamSettings {
     /// The endpoints that stand in the configuration, where it has many by name: name and host.
     pub fn endpoints(&self) -> Vec<(String, String)> {
         self.configured.endpoints()
+    }
+
+    /// What the downstream knows this effect by besides its key, where that is something else (a mail's `Message-ID`): its name
+    /// there, and what it is.
+    pub fn known_as(&self, effect: &Effect) -> Option<(&'static str, String)> {
+        self.configured.known_as(effect, &format!("{}{}", self.key_prefix, effect.key))
+    }
+
+    /// The operations that have a name.
+    pub fn operations(&self) -> impl Iterator<Item = &str> {
+        self.operations.keys().map(String::as_str)
     }
 
     /// Every operation, the default one first.

@@ -27,7 +27,7 @@ mod worker;
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use aftercommit::{
-    downstream::Served,
+    downstream::{Served, endpoint::Endpoint},
     store::{Options, Pooler, RegisteredDownstream},
 };
 
@@ -218,6 +218,12 @@ impl Settings {
             format!("downstream {name}"),
             format!("is not configured; {hint}"),
         )
+    }
+
+    /// The endpoints of `downstream`, of the configuration and of the database's `rows`, that cannot be called from here, with the
+    /// reason: a secret that cannot be read, a URL that may not be called. `None` where it has no endpoints by name.
+    pub fn endpoint_problems(&self, downstream: &str, rows: &[Endpoint]) -> Option<Vec<(String, String)>> {
+        self.downstreams.get(downstream)?.configured.endpoint_problems(&self.secrets, rows)
     }
 
     /// How to connect to the database.

@@ -2,14 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use aftercommit::{contract::Dedupe, downstream::Downstream};
+use aftercommit::{contract::Dedupe, downstream::Downstream, effect::Effect};
 use sha2::{Digest as _, Sha256};
 use url::Url;
 
 use super::{
     SmtpDownstream,
     address::Mailbox,
-    mail,
+    identity,
+    mail::{self, Mail},
     pool::Pool,
     session::{self, Login, Server, Tls},
     stream::{self, Place},
@@ -225,6 +226,11 @@ impl Configured for Smtp {
         part(self.key_header.as_deref().unwrap_or_default());
         part(&self.key_prefix);
         hash.finalize().into()
+    }
+
+    fn known_as(&self, effect: &Effect, key: &str) -> Option<(&'static str, String)> {
+        let mail = Mail::of(effect, self.from.as_ref().map(|(_, mailbox)| mailbox)).ok()?;
+        Some(("Message-ID", identity::message_id(key, &effect.downstream, mail.from.address.domain())))
     }
 
     fn warnings(&self) -> Vec<String> {

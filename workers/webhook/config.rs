@@ -5,11 +5,17 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 use aftercommit::{
     clock::SystemClock,
     contract::Dedupe,
-    downstream::{Downstream, endpoint::Directory},
+    downstream::{
+        Downstream,
+        endpoint::{Directory, Endpoint},
+    },
 };
 use sha2::{Digest, Sha256};
 
-use super::{WebhookDownstream, secrets::Reference};
+use super::{
+    WebhookDownstream,
+    secrets::{Described, Problem, Reference},
+};
 use crate::{
     cloudevents::Envelope,
     config::{
@@ -299,6 +305,21 @@ impl Configured for Webhook {
             Written::Secret(reference) => reference.to_string(),
         };
         self.endpoints.iter().map(|(name, fixed)| (name.clone(), host(fixed))).collect()
+    }
+
+    fn endpoint_problems(&self, secrets: &Secrets, rows: &[Endpoint]) -> Option<Vec<(String, String)>> {
+        let fixed = self.endpoints.iter().map(|(name, fixed)| (name.as_str(), Described::Fixed(fixed)));
+        let kept = rows
+            .iter()
+            .filter(|row| row.url.is_some() && row.disabled.is_none())
+            .filter(|row| !self.endpoints.contains_key(&*row.name))
+            .map(|row| (&*row.name, Described::Kept(row, &self.secrets_from)));
+        let problem = |described: &Described<'_>| match described.ready(&self.egress, secrets) {
+            Ok(_ready) => None,
+            Err(Problem::Url(why) | Problem::Secret(why)) => Some(why),
+        };
+        let all = fixed.chain(kept);
+        Some(all.filter_map(|(name, described)| Some((name.to_owned(), problem(&described)?))).collect())
     }
 
     fn warnings(&self) -> Vec<String> {
