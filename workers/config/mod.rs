@@ -13,6 +13,7 @@ mod horizon;
 mod init;
 mod key;
 mod kind;
+mod operation;
 mod pooler;
 mod probe;
 mod registration;
@@ -35,10 +36,12 @@ pub(crate) use answers::{AnswerRule, Answers, Marker, Predicate, Wants, is_heade
 pub(crate) use broker::{Broker, host_port, secrets_of};
 pub(crate) use contract::Written;
 pub use downstream::DownstreamSettings;
-pub(crate) use downstream::{Configured, Operation, ReadKind, Source};
+pub(crate) use downstream::{Configured, ReadKind, Source};
 pub use error::{ConfigError, Finding};
 pub use init::init;
-pub(crate) use key::{KeyFormat, KeyIn};
+pub(crate) use key::{KeyFormat, KeyIn, KeyPlace};
+pub(crate) use kind::Kind;
+pub(crate) use operation::Operation;
 pub(crate) use probe::{Sight, WrittenProbe};
 pub use registration::registered;
 pub(crate) use section::{Log, Section};
@@ -318,12 +321,12 @@ fn downstreams(section: &Section<'_>, lease: Duration, log: &Log) -> BTreeMap<St
             .and_then(|()| section.child(&name))
             .and_then(|section| DownstreamSettings::read(&name, section, lease));
         match read {
+            // Where something is wrong, what is judged by the rest could only mislead.
+            Ok(_settings) if log.problems() > before => {}
             Ok(settings) => {
                 downstreams.insert(name, settings);
             }
-            // Where a value could not be read, what follows from its absence is no news.
-            Err(problem) if log.problems() == before => log.problem(problem),
-            Err(_follows) => {}
+            Err(problem) => log.problem(problem),
         }
     }
     downstreams
