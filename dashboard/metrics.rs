@@ -323,7 +323,8 @@ mod tests {
         ];
         let gauges = Gauges::of(&downstreams, &[], Timestamp::from_micros(0));
         let text = text(Some(&gauges), None, None, None).unwrap();
-        let told: Vec<_> = text.lines().filter(|line| line.starts_with("aftercommit_downstream_paused")).collect();
+        let told: Vec<_> =
+            text.lines().filter(|line| line.starts_with("aftercommit_downstream_paused")).collect();
         assert_eq!(
             told,
             [

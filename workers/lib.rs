@@ -25,7 +25,7 @@ mod trial;
 mod veil;
 mod webhook;
 
-use config::{Kind, KeyPlace};
+use config::{KeyPlace, Kind};
 
 /// Every kind that a downstream can be of.
 pub(crate) const KINDS: &[Kind] = &[

@@ -257,7 +257,8 @@ async fn sort_out(
                 shared.note_settled(settlement, trace);
                 say(&settling, settlement);
                 measure(shared, &settling, settlement);
-                late_answers.extend(settling.is_handed_back_late(shared).then(|| settling.late_answer(shared)));
+                late_answers
+                    .extend(settling.is_handed_back_late(shared).then(|| settling.late_answer(shared)));
                 if let Next::Decided(Decision::RetryAt(due)) = &settlement.decision {
                     shared.look_again_at(*due);
                 }

@@ -100,7 +100,10 @@ async fn a_dry_run_says_that_a_clock_which_is_not_believed_would_drop_no_key() {
     }
     let (status, out, err) = run(&mut command(&["purge", "--yes"]), SOON).await;
     assert_eq!(status.code(), Some(5), "{out}{err}");
-    assert!(out.contains("keys of 0 effects") && err.contains("No key was dropped"), "as was told: {out}{err}");
+    assert!(
+        out.contains("keys of 0 effects") && err.contains("No key was dropped"),
+        "as was told: {out}{err}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -72,7 +72,8 @@ async fn everything_that_is_acted_on(db: &TestDatabase, stage: &Stage, run: &str
         id: lost.effect.id,
         token: lost.token(),
         attempt: Settling::of(&lost).attempt(&refused),
-        begun: true, response: None,
+        begun: true,
+        response: None,
     };
     store.late(&[late]).await.expect("late answers are taken");
     let acted = store.act(lost.effect.id, &Verb::Retry, &person(), None).await.expect("acting works");

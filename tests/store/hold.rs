@@ -47,7 +47,8 @@ fn late(claim: &Claim) -> LateAnswer {
         id: claim.effect.id,
         token: claim.token(),
         attempt: Settling::of(claim).attempt(&outcome),
-        begun: true, response: outcome.response,
+        begun: true,
+        response: outcome.response,
     }
 }
 

@@ -36,7 +36,8 @@ fn late(claim: &Claim, outcome: &Outcome) -> LateAnswer {
         id: claim.effect.id,
         token: claim.token(),
         attempt: Settling::of(claim).attempt(outcome),
-        begun: true, response: outcome.response.clone(),
+        begun: true,
+        response: outcome.response.clone(),
     }
 }
 

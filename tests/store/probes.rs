@@ -137,7 +137,8 @@ async fn a_late_success_wins_over_an_open_probe(db: &TestDatabase) {
         id: claim.effect.id,
         token: claim.token(),
         attempt: Settling::of(&claim).attempt(&outcome),
-        begun: true, response: outcome.response.clone(),
+        begun: true,
+        response: outcome.response.clone(),
     };
     assert_eq!(db.store.late(&[late]).await.expect("heard"), [Late::Succeeded]);
     assert_eq!(settle(db, &probe, Decision::RetryAt(probe.claimed_at)).await, Settled::Lost);
@@ -174,7 +175,8 @@ async fn a_late_success_after_probes_saw_it_absent_is_loud(db: &TestDatabase) {
             id: claim.effect.id,
             token: claim.token(),
             attempt: Settling::of(&claim).attempt(&outcome),
-            begun: true, response: outcome.response.clone(),
+            begun: true,
+            response: outcome.response.clone(),
         };
         assert_eq!(db.store.late(&[late]).await.expect("heard"), [Late::Contradicts], "{key}");
         assert_eq!(db.state(claim.effect.id).await, state, "{key}");

@@ -136,8 +136,7 @@ impl Topology {
                 item.wrong(item.error("routing_key", "must have at most 255 bytes"));
             }
             let arguments = item.get("arguments")?.unwrap_or_default();
-            let ends =
-                (item.noting(name(&item, "exchange")).ok(), item.noting(name(&item, "queue")).ok());
+            let ends = (item.noting(name(&item, "exchange")).ok(), item.noting(name(&item, "queue")).ok());
             if let (Some(exchange), Some(queue)) = ends {
                 topology.bindings.push(Binding { exchange, queue, routing_key, arguments });
             }

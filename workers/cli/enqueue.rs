@@ -104,7 +104,8 @@ pub(super) async fn run(context: &Context, args: EnqueueArgs) -> anyhow::Result<
 fn kind(context: &Context, known: &[DownstreamInfo], name: &str) -> Option<String> {
     let registered = known.iter().find(|info| info.name == name).and_then(|info| info.kind.clone());
     let configured = || {
-        let settings = context.configured().ok().filter(|configured| *configured).and(context.settings().ok())?;
+        let settings =
+            context.configured().ok().filter(|configured| *configured).and(context.settings().ok())?;
         settings.downstreams.get(name).map(|downstream| downstream.kind.to_owned())
     };
     registered.or_else(configured)
@@ -216,7 +217,8 @@ async fn show(
     let Some(effect) = store.effect(id).await? else {
         return Err(fail(Exit::Failure, format!("effect {id} was written and cannot be found")));
     };
-    let target = if several { store.intent(id, Look::Size).await?.and_then(|sent| sent.target) } else { None };
+    let target =
+        if several { store.intent(id, Look::Size).await?.and_then(|sent| sent.target) } else { None };
     if context.json() {
         let mut view = EffectJson::from(&effect);
         view.inserted = Some(inserted);

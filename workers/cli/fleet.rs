@@ -12,12 +12,12 @@ use super::{
     Context, Exit, Grid,
     clean::clean,
     data,
+    downstreams_test::{self, TestArgs},
     effects::{absent, who},
     exit::fail,
     json::{self, AuditJson, DownstreamJson, WorkerJson},
     parse, table, talk,
     times::{relative, utc},
-    downstreams_test::{self, TestArgs},
 };
 
 #[derive(Debug, Subcommand)]

@@ -25,7 +25,12 @@ fn effect() -> Effect {
         payload: Some(PAYLOAD.to_owned()),
         metadata: Some(r#"{"order":"A 17 €"}"#.to_owned()),
         trace_context: Some(TRACE.to_owned()),
-        ..Effect::new(EffectId::new(17), "shop", "order-17/charge", Timestamp::from_micros(1_522_893_384_000_007))
+        ..Effect::new(
+            EffectId::new(17),
+            "shop",
+            "order-17/charge",
+            Timestamp::from_micros(1_522_893_384_000_007),
+        )
     }
 }
 

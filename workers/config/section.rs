@@ -38,7 +38,9 @@ impl Log {
 
     /// Whether something about this dotted key, or in its table, is noted as wrong.
     fn is_wrong(&self, key: &str) -> bool {
-        let inside = |noted: &str| noted.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
+        let inside = |noted: &str| {
+            noted.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
         self.problems.borrow().iter().any(|noted| inside(&noted.key))
     }
 

@@ -245,9 +245,7 @@ fn encoding_of(section: &Section<'_>) -> Result<Option<Encoding>, ConfigError> {
         Some("form") => Ok(Some(Encoding::Form)),
         Some("raw") => Ok(Some(Encoding::Raw)),
         Some("none") => Ok(Some(Encoding::None)),
-        Some(_) => {
-            Err(section.error("encoding", "must be \"json\", \"form\", \"raw\" or \"none\""))
-        }
+        Some(_) => Err(section.error("encoding", "must be \"json\", \"form\", \"raw\" or \"none\"")),
     }
 }
 

@@ -177,10 +177,7 @@ fn headers(section: &Section<'_>) -> Result<BTreeMap<String, String>, ConfigErro
 }
 
 /// What is wrong with each is noted. `egress`: the guard of their URLs, where that could be read.
-fn endpoints(
-    section: &Section<'_>,
-    egress: Option<&Egress>,
-) -> Result<BTreeMap<String, Fixed>, ConfigError> {
+fn endpoints(section: &Section<'_>, egress: Option<&Egress>) -> Result<BTreeMap<String, Fixed>, ConfigError> {
     let table = section.child("endpoints")?;
     let (mut endpoints, mut wrong) = (BTreeMap::new(), None);
     for name in table.names() {
@@ -201,16 +198,15 @@ fn endpoints(
 }
 
 fn fixed(section: &Section<'_>, egress: Option<&Egress>) -> Result<Fixed, ConfigError> {
-    let rate = section.not_yet(
-        "rate",
-        "limit the whole downstream with its own rate, or ask the receiver for Retry-After",
-    );
+    let rate = section
+        .not_yet("rate", "limit the whole downstream with its own rate, or ask the receiver for Retry-After");
     let rate = section.noting(rate);
     let next: Option<SecretRef> = section.get("secret_next")?;
     let headers = section.noting(headers(section));
     let url = section.noting(url(section, egress));
     let secret: Result<SecretRef, ConfigError> = section.get("secret")?.ok_or_else(|| {
-        section.missing("secret", "is missing: write secret = { env = \"NAME\" }, which holds whsec_… or whsk_…")
+        section
+            .missing("secret", "is missing: write secret = { env = \"NAME\" }, which holds whsec_… or whsk_…")
     });
     let secret = section.noting(secret);
     section.finished()?;

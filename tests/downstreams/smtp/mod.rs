@@ -42,7 +42,12 @@ async fn send(served: &Served, key: &str, payload: &serde_json::Value, target: O
     let effect = Effect {
         payload: Some(payload.to_string()),
         target: target.map(str::to_owned),
-        ..Effect::new(EffectId::new(1), Arc::clone(&served.name), key, Timestamp::from_micros(1_790_000_000_000_000))
+        ..Effect::new(
+            EffectId::new(1),
+            Arc::clone(&served.name),
+            key,
+            Timestamp::from_micros(1_790_000_000_000_000),
+        )
     };
     let timeout = served.terms.timeout;
     let attempt =

@@ -81,7 +81,12 @@ fn effect(number: usize) -> Effect {
     Effect {
         operation: Some("order.paid".to_owned()),
         target: Some("acme".to_owned()),
-        ..Effect::new(EffectId::new(1), "hooks", format!("order-{number}/paid"), Timestamp::from_micros(1_522_893_384_000_007))
+        ..Effect::new(
+            EffectId::new(1),
+            "hooks",
+            format!("order-{number}/paid"),
+            Timestamp::from_micros(1_522_893_384_000_007),
+        )
     }
 }
 

@@ -44,7 +44,12 @@ impl Gate for Fixed {
 fn effect() -> Effect {
     Effect {
         payload: Some(r#"{"amount":1500}"#.to_owned()),
-        ..Effect::new(EffectId::new(17), "orders", "order-17/placed", Timestamp::from_micros(1_700_000_000_999_999))
+        ..Effect::new(
+            EffectId::new(17),
+            "orders",
+            "order-17/placed",
+            Timestamp::from_micros(1_700_000_000_999_999),
+        )
     }
 }
 

@@ -315,7 +315,10 @@ mod tests {
         let failed = DownstreamInfo { failed: 3, ..info(Some("http"), 1, 0, None) };
         let checks = downstream(&failed, Timestamp::from_micros(0));
         let told = checks.iter().find(|check| check.check == "failed").expect("they are told");
-        assert_eq!((told.level, told.found.as_str()), (Level::Warn, "payments: 3 effects failed, never applied"));
+        assert_eq!(
+            (told.level, told.found.as_str()),
+            (Level::Warn, "payments: 3 effects failed, never applied")
+        );
         let remedy = told.remedy.as_deref().unwrap_or_default();
         assert!(remedy.contains("effects list --state failed --downstream payments"), "{remedy}");
         assert!(remedy.contains("effects retry --all --state failed --downstream payments"), "{remedy}");

@@ -121,11 +121,7 @@ fn configuration(context: &Context, findings: &mut Vec<Check>) -> Option<Setting
 }
 
 /// The database, and what it knows of the fleet.
-async fn database(
-    url: &str,
-    options: &Options,
-    findings: &mut Vec<Check>,
-) -> Option<Arc<dyn Database>> {
+async fn database(url: &str, options: &Options, findings: &mut Vec<Check>) -> Option<Arc<dyn Database>> {
     const CHECK: &str = "database";
     let shown = without_password(url);
     findings.extend(file::judge(url));

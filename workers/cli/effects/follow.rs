@@ -338,7 +338,10 @@ pub(super) mod tests {
         );
         let words = |holder| said(&Known { holder, ..known(&paused, &[]) }, "aftercommit");
         let told = words(Some(&by_hand));
-        assert!(told.contains("paused by ops at 1970-01-01T00:00:10Z (20 s ago): they asked us to"), "{told}");
+        assert!(
+            told.contains("paused by ops at 1970-01-01T00:00:10Z (20 s ago): they asked us to"),
+            "{told}"
+        );
         assert!(told.contains("aftercommit downstreams resume payments"), "{told}");
         let told = words(Some(&patience));
         assert!(told.contains("https://pay.test asked to be left alone until"), "{told}");
@@ -353,7 +356,10 @@ pub(super) mod tests {
         let doubted = effect(State::InDoubt);
         let words = |quiet_at| said(&Known { quiet_at, ..known(&doubted, &[]) }, "aftercommit");
         let told = words(Some(at(150)));
-        assert!(told.contains("nobody can resolve or resend it before 1970-01-01T00:02:30Z (in 2 min)"), "{told}");
+        assert!(
+            told.contains("nobody can resolve or resend it before 1970-01-01T00:02:30Z (in 2 min)"),
+            "{told}"
+        );
         assert!(!words(Some(at(29))).contains("travelling") && !words(None).contains("travelling"));
     }
 

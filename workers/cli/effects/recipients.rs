@@ -56,7 +56,8 @@ fn found(effect: &Status, target: &str, addresses: Vec<String>, near: &[Status])
     };
     let place = addresses.iter().position(|address| address == target).unwrap_or_default();
     // Only the first one's key gives this one's: who has it is the first, whatever else stands near by.
-    let first = near.iter().map(|of| of.idempotency_key.as_str()).find(|first| key(first, place, target) == own);
+    let first =
+        near.iter().map(|of| of.idempotency_key.as_str()).find(|first| key(first, place, target) == own);
     let by_key: HashMap<&str, &Status> = near.iter().map(|of| (of.idempotency_key.as_str(), of)).collect();
     let of = |(n, address): (usize, String)| {
         let there = first.and_then(|first| by_key.get(key(first, n, &address).as_str()));
@@ -98,7 +99,12 @@ mod tests {
 
     fn of(id: i64, key: &str) -> Status {
         let status = effect(State::Ready);
-        Status { id: EffectId::new(id), downstream: "mail".to_owned(), idempotency_key: key.to_owned(), ..status }
+        Status {
+            id: EffectId::new(id),
+            downstream: "mail".to_owned(),
+            idempotency_key: key.to_owned(),
+            ..status
+        }
     }
 
     #[test]
@@ -118,7 +124,8 @@ mod tests {
     fn an_effect_that_was_written_alone_finds_nobody_elses() {
         let alone = of(7, "my-own-key");
         let near = [alone.clone(), of(8, "order-18"), of(6, "order-17")];
-        let all = found(&alone, "bob@x.test", ["ann@x.test", "bob@x.test"].map(str::to_owned).to_vec(), &near);
+        let all =
+            found(&alone, "bob@x.test", ["ann@x.test", "bob@x.test"].map(str::to_owned).to_vec(), &near);
         let ids: Vec<_> = all.iter().map(|one| one.effect.map(|(id, _)| id.get())).collect();
         assert_eq!(ids, [None, Some(7)]);
     }

@@ -49,7 +49,8 @@ fn shown(target: &str, look: Look) -> String {
     }
     let (path, query) = target.split_once('?').map_or((target, ""), |(path, _)| (path, "?…"));
     let is_plain = |text: &str| !text.chars().any(|c| c.is_whitespace() || "?#\\".contains(c));
-    let is_name = || is_plain(target) && !target.contains("://") && !(target.contains('@') && target.contains(':'));
+    let is_name =
+        || is_plain(target) && !target.contains("://") && !(target.contains('@') && target.contains(':'));
     if (path.starts_with('/') && is_plain(path)) || is_name() {
         return format!("{path}{query}");
     }
@@ -142,7 +143,9 @@ mod tests {
             assert_eq!(shown(target, Look::Size), wanted);
             assert_eq!(shown(target, Look::Whole), target);
         }
-        for strange in ["https://hooks.test1:99999/sesame", "me:sesame@hooks", "a sesame", "x?sesame", "a\\sesame"] {
+        for strange in
+            ["https://hooks.test1:99999/sesame", "me:sesame@hooks", "a sesame", "x?sesame", "a\\sesame"]
+        {
             let shown = shown(strange, Look::Size);
             assert!(!shown.contains("sesame") && shown.contains("--payload"), "{strange}: {shown}");
         }

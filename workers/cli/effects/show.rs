@@ -66,12 +66,7 @@ struct Seen {
     now: Timestamp,
 }
 
-async fn see(
-    context: &Context,
-    store: &dyn Database,
-    effect: Status,
-    look: Look,
-) -> anyhow::Result<Seen> {
+async fn see(context: &Context, store: &dyn Database, effect: Status, look: Look) -> anyhow::Result<Seen> {
     let attempts = store.attempts(effect.id).await?;
     let mut sent = request::read(store, effect.id, look).await?;
     let configured = configured(context, &effect.downstream);

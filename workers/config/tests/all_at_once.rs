@@ -14,8 +14,10 @@ fn wrong(text: &str) -> Vec<String> {
 #[track_caller]
 fn wrong_keys(table: &str, keys: &[&str]) {
     let all = wrong(&format!("{HEAD}[downstream.shop]\n{table}"));
-    let mut found: Vec<_> =
-        all.iter().map(|line| line.split(": ").next().unwrap().trim_start_matches("downstream.shop.")).collect();
+    let mut found: Vec<_> = all
+        .iter()
+        .map(|line| line.split(": ").next().unwrap().trim_start_matches("downstream.shop."))
+        .collect();
     found.sort_unstable();
     let mut wanted = keys.to_vec();
     wanted.sort_unstable();
@@ -165,7 +167,16 @@ fn a_streams_table_is_read_to_its_end() {
         "kind = \"nats\"\nurl = \"x\"\nservers = [\"http://x\"]\ntoken = { env = \"A\" }\nnkey = { env = \"B\" }\nstraem = \"S\"\n\
          subject = \"a b\"\ncontract = { dedupe = \"key\" }\n[downstream.shop.operations.a]\nsubject = \"a..b\"\n\
          [downstream.shop.operations.b]\ncontract = { window = \"forever\" }\n",
-        &["url", "servers", "auth", "straem", "subject", "contract", "operations.a.subject", "operations.b.contract"],
+        &[
+            "url",
+            "servers",
+            "auth",
+            "straem",
+            "subject",
+            "contract",
+            "operations.a.subject",
+            "operations.b.contract",
+        ],
     );
 }
 
@@ -192,7 +203,8 @@ fn a_redis_table_is_read_to_its_end() {
 #[test]
 fn where_the_key_stands_is_shown_for_kinds_that_can_be_told_and_refused_for_the_others() {
     let shown = |kind: &str, table: &str| {
-        let text = format!("{HEAD}[downstream.shop]\nkind = \"{kind}\"\n{table}\n[downstream.shop.operations.a]\n");
+        let text =
+            format!("{HEAD}[downstream.shop]\nkind = \"{kind}\"\n{table}\n[downstream.shop.operations.a]\n");
         load(&text).unwrap().show()
     };
     assert!(shown("http", "base_url = \"https://x.test\"").contains("key_in = "));
@@ -213,7 +225,8 @@ fn where_the_key_stands_is_shown_for_kinds_that_can_be_told_and_refused_for_the_
         for given in ["key_in = \"query:k\"", "key_format = \"sf-string\""] {
             let contract = format!("contract = {{ dedupe = \"none\", {given} }}");
             let table = table.replace("profile = \"standard-webhooks\"\n", "");
-            let error = refused(&format!("{HEAD}[downstream.shop]\nkind = \"{kind}\"\n{table}\n{contract}\n"));
+            let error =
+                refused(&format!("{HEAD}[downstream.shop]\nkind = \"{kind}\"\n{table}\n{contract}\n"));
             assert!(error.contains("cannot be set for this kind"), "{kind}: {error}");
         }
     }

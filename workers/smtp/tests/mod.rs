@@ -34,7 +34,12 @@ const MAIL: &str = r#"{"from":"Shop <shop@shop.test>","to":"ann@shop.test","subj
 fn effect(payload: &str) -> Effect {
     Effect {
         payload: Some(payload.to_owned()),
-        ..Effect::new(EffectId::new(17), "mail", "order-17/mail", Timestamp::from_micros(1_790_000_000_000_000))
+        ..Effect::new(
+            EffectId::new(17),
+            "mail",
+            "order-17/mail",
+            Timestamp::from_micros(1_790_000_000_000_000),
+        )
     }
 }
 
