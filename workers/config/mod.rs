@@ -36,7 +36,7 @@ pub(crate) use answers::{AnswerRule, Answers, Marker, Predicate, Wants, is_heade
 pub(crate) use broker::{Broker, host_port, secrets_of};
 pub(crate) use contract::Written;
 pub use downstream::DownstreamSettings;
-pub(crate) use downstream::{Configured, ReadKind, Source};
+pub(crate) use downstream::{Configured, Source};
 pub use error::{ConfigError, Finding};
 pub use init::init;
 pub(crate) use key::{KeyFormat, KeyIn, KeyPlace};
