@@ -277,6 +277,19 @@ pub(crate) fn print(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Lines of JSON on stdout, written at once.
+///
+/// # Errors
+///
+/// When stdout cannot be written.
+pub(crate) fn print_all<T: Serialize>(values: impl Iterator<Item = T>) -> anyhow::Result<()> {
+    let lines: Vec<String> = values.map(|value| serde_json::to_string(&value)).collect::<Result<_, _>>()?;
+    if !lines.is_empty() {
+        super::data(lines.join("\n"))?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
