@@ -56,18 +56,8 @@ pub(super) fn served(toml: &str, secret: &str) -> Served {
 /// An effect with a small payload.
 pub(super) fn effect(key: &str) -> Effect {
     Effect {
-        id: EffectId::new(1),
-        downstream: "shop".into(),
-        operation: None,
-        key: key.to_owned(),
         payload: Some(r#"{"amount":1500}"#.to_owned()),
-        body: None,
-        content_type: None,
-        headers: None,
-        target: None,
-        metadata: None,
-        trace_context: None,
-        created_at: Timestamp::from_micros(0),
+        ..Effect::new(EffectId::new(1), "shop", key, Timestamp::from_micros(0))
     }
 }
 

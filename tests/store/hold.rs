@@ -47,6 +47,7 @@ fn late(claim: &Claim) -> LateAnswer {
         id: claim.effect.id,
         token: claim.token(),
         attempt: Settling::of(claim).attempt(&outcome),
+        begun: true,
         response: outcome.response,
     }
 }

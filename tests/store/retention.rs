@@ -261,6 +261,7 @@ async fn a_late_answer_for_a_purged_effect_changes_nothing(db: &TestDatabase) {
         id: claim.effect.id,
         token: claim.token(),
         attempt: Settling::of(&claim).attempt(&outcome),
+        begun: true,
         response: None,
     };
     drop_all(db, Step::Payloads).await;

@@ -55,34 +55,39 @@ pub(super) struct Amqp {
 /// Reads the part of the table that is this kind's.
 pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigError> {
     let section = source.section;
-    let broker = Broker::read(section, "url", SCHEMES)?;
+    let broker = section.noting(Broker::read(section, "url", SCHEMES));
     let ca: Option<String> = section.get("ca")?;
     let heartbeat = section.get_or("heartbeat", HEARTBEAT)?;
     if !(Duration::from_secs(1)..=Duration::from_secs(600)).contains(&heartbeat) {
-        return Err(section.error("heartbeat", "must be from 1s to 10m"));
+        section.wrong(section.error("heartbeat", "must be from 1s to 10m"));
     }
     let Size(max_message_size) = section.get_or("max_message_size", Size(MAX_MESSAGE_SIZE))?;
-    let default = route(section, &Route { exchange: String::new(), routing_key: String::new() })?;
-    check_contract(section, source.default)?;
-    let (mut operations, mut fastest) = (BTreeMap::new(), source.default.timeout);
-    for (name, section, operation) in source.operations {
-        check_contract(section, operation)?;
-        operations.insert(name.clone(), route(section, &default)?);
-        fastest = fastest.min(operation.timeout);
-    }
+    let nowhere = Route { exchange: String::new(), routing_key: String::new() };
+    let default = section.noting(route(section, &nowhere));
+    let contract = section.noting(check_contract(section, source.default));
+    let operations = source.named(|section, operation| {
+        let route = section.noting(route(section, default.as_ref().unwrap_or(&nowhere)));
+        check_contract(section, operation).and(route)
+    });
+    let timeouts = source.operations.iter().map(|(_, _, operation)| operation.timeout);
+    let fastest = timeouts.fold(source.default.timeout, Duration::min);
+    let (single_queue, topology) =
+        (section.get_or("single_queue", false)?, section.noting(Topology::read(section)));
+    let envelope = section.noting(Envelope::read(section));
+    contract?;
     Ok(Arc::new(Amqp {
-        broker,
+        broker: broker?,
         name: section.dotted(""),
         key_prefix: source.key_prefix.to_owned(),
         ca,
         heartbeat,
         connect_timeout: (fastest / 2).min(CONNECT_TIMEOUT_MAX),
-        single_queue: section.get_or("single_queue", false)?,
+        single_queue,
         max_message_size,
-        topology: Arc::new(Topology::read(section)?),
-        envelope: Envelope::read(section)?,
-        default,
-        operations,
+        topology: Arc::new(topology?),
+        envelope: envelope?,
+        default: default?,
+        operations: operations?,
     }))
 }
 
@@ -94,10 +99,9 @@ fn route(section: &Section<'_>, over: &Route) -> Result<Route, ConfigError> {
         }
         Ok(text)
     };
-    Ok(Route {
-        exchange: name("exchange", &over.exchange)?,
-        routing_key: name("routing_key", &over.routing_key)?,
-    })
+    let exchange = section.noting(name("exchange", &over.exchange));
+    let routing_key = section.noting(name("routing_key", &over.routing_key));
+    Ok(Route { exchange: exchange?, routing_key: routing_key? })
 }
 
 /// No broker that speaks AMQP 0-9-1 knows a key again, and none can be asked what it was given.

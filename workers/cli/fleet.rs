@@ -11,12 +11,12 @@ use super::{
     Context, Exit, Grid,
     clean::clean,
     data,
+    downstreams_test::{self, TestArgs},
     effects::{absent, actor},
     exit::fail,
     json::{self, AuditJson, DownstreamJson, WorkerJson},
     parse, table, talk,
     times::{relative, utc},
-    trial::{self, TestArgs},
 };
 
 #[derive(Debug, Subcommand)]
@@ -81,7 +81,7 @@ pub(crate) struct AuditArgs {
 pub(super) async fn downstreams(context: &Context, command: &DownstreamsCommand) -> anyhow::Result<Exit> {
     match command {
         DownstreamsCommand::List => list(context).await,
-        DownstreamsCommand::Test(args) => trial::run(context, args).await,
+        DownstreamsCommand::Test(args) => downstreams_test::run(context, args).await,
         DownstreamsCommand::Pause(PauseArgs { name, reason }) => {
             let store = context.open().await?;
             match store.pause(name, &actor(Some(reason.clone()))).await? {

@@ -28,12 +28,20 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Notes what is wrong, unless something about that key is noted already: the rest would only follow from it.
+    /// Notes what is wrong, unless something about that key, or in its table, is noted already: the rest would only follow from
+    /// it.
     pub(crate) fn problem(&self, problem: ConfigError) {
-        let mut problems = self.problems.borrow_mut();
-        if !problems.iter().any(|noted| noted.key == problem.key) {
-            problems.push(problem);
+        if !self.is_wrong(&problem.key) {
+            self.problems.borrow_mut().push(problem);
         }
+    }
+
+    /// Whether something about this dotted key, or in its table, is noted as wrong.
+    fn is_wrong(&self, key: &str) -> bool {
+        let inside = |noted: &str| {
+            noted.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        self.problems.borrow().iter().any(|noted| inside(&noted.key))
     }
 
     /// How much is wrong so far.
@@ -160,6 +168,16 @@ impl<'a> Section<'a> {
     /// Notes what is wrong, and goes on.
     pub(crate) fn wrong(&self, problem: ConfigError) {
         self.log.problem(problem);
+    }
+
+    /// Notes what is wrong with a part, and hands it on: whoever reads the whole reads the rest too before giving up.
+    pub(crate) fn noting<T>(&self, read: Result<T, ConfigError>) -> Result<T, ConfigError> {
+        read.inspect_err(|problem| self.log.problem(problem.clone()))
+    }
+
+    /// Whether something about `key`, or in its table, was noted as wrong: then what depends on it is not judged.
+    pub(crate) fn is_wrong(&self, key: &str) -> bool {
+        self.log.is_wrong(&self.dotted(key))
     }
 
     /// Notes an effective value.

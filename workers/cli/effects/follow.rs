@@ -4,31 +4,40 @@ use aftercommit::{
     clock::Timestamp,
     outcome::Verdict,
     state::State,
-    store::{LoggedAttempt, Status},
+    store::{DownstreamInfo, LoggedAttempt, PausedBy, Status},
 };
 
 use crate::cli::{
     Context,
     clean::clean,
-    times::{relative, utc},
+    times::{relative, utc, utc_and_words},
 };
 
-/// What follows, and the commands that change it.
-pub(crate) fn words(
-    effect: &Status,
-    attempts: &[LoggedAttempt],
-    now: Timestamp,
-    context: &Context,
-) -> String {
-    said(effect, attempts, now, &context.invocation())
+/// What is known of an effect when it is told what follows.
+pub(crate) struct Known<'a> {
+    pub(crate) effect: &'a Status,
+    pub(crate) attempts: &'a [LoggedAttempt],
+    /// Its downstream, where that holds it.
+    pub(crate) holder: Option<&'a DownstreamInfo>,
+    /// Until when its last request may still be travelling, where one may.
+    pub(crate) quiet_at: Option<Timestamp>,
+    pub(crate) now: Timestamp,
 }
 
-fn said(effect: &Status, attempts: &[LoggedAttempt], now: Timestamp, command: &str) -> String {
+/// What follows, and the commands that change it.
+pub(crate) fn words(known: &Known<'_>, context: &Context) -> String {
+    said(known, &context.invocation())
+}
+
+fn said(known: &Known<'_>, command: &str) -> String {
+    let Known { effect, attempts, now, .. } = *known;
     match effect.state {
         State::Waiting => "It waits for its prerequisites; nothing is sent before they succeeded.".to_owned(),
-        State::Scheduled | State::Ready | State::Retrying => pending(effect, now, command),
+        State::Scheduled | State::Ready | State::Retrying => {
+            held(known, command).unwrap_or_else(|| pending(effect, now))
+        }
         State::InFlight => in_flight(effect, now),
-        State::InDoubt => in_doubt(effect, now, command),
+        State::InDoubt => in_doubt(known, command),
         State::Succeeded => succeeded(effect, command),
         State::Failed => failed(effect, attempts, command),
         State::Cancelled => "Nothing: it was called off before it was applied.".to_owned(),
@@ -40,31 +49,56 @@ fn said(effect: &Status, attempts: &[LoggedAttempt], now: Timestamp, command: &s
     }
 }
 
-fn pending(effect: &Status, now: Timestamp, command: &str) -> String {
-    match effect.held_by.as_deref() {
-        Some("unserved") => {
-            return format!(
-                "No live worker serves {}: start `{command} work` with a configuration that has it.",
-                clean(&effect.downstream)
-            );
-        }
-        Some("pause") => {
-            return format!(
-                "The downstream {} is paused, asked for patience, or its rate is used up: `{command} downstreams list` tells \
-                 which. Nothing is sent until that ends.",
-                clean(&effect.downstream)
-            );
-        }
-        Some("breaker") => {
-            return format!(
-                "The downstream {} does not answer; one call at a time finds out when it does again: `{command} downstreams \
-                 list`.",
-                clean(&effect.downstream)
-            );
-        }
-        Some(other) => return format!("It is held by {}.", clean(other)),
-        None => {}
+/// What holds it, and how that ends; nothing where nothing does.
+fn held(known: &Known<'_>, command: &str) -> Option<String> {
+    let downstream = clean(&known.effect.downstream);
+    Some(match known.effect.held_by.as_deref()? {
+        "unserved" => format!(
+            "No live worker serves {downstream}: start `{command} work` with a configuration that has it."
+        ),
+        "pause" => paused(known, command),
+        "breaker" => format!(
+            "The downstream {downstream} does not answer; one call at a time finds out when it does again: `{command} \
+             downstreams list`."
+        ),
+        other => format!("It is held by {}.", clean(other)),
+    })
+}
+
+/// Who paused its downstream, when and why; or until when it asked to be left alone.
+fn paused(known: &Known<'_>, command: &str) -> String {
+    let downstream = clean(&known.effect.downstream);
+    let reason = |text: Option<&String>| text.map(|text| format!(": {}", clean(text))).unwrap_or_default();
+    if let Some(PausedBy { at, who, reason: why }) = known.holder.and_then(|info| info.paused.as_ref()) {
+        return format!(
+            "The downstream {downstream} was paused by {} at {}{}.\nNothing is sent until somebody resumes it:\n{}",
+            clean(who),
+            utc_and_words(*at, known.now),
+            reason(why.as_ref()),
+            line(command, &format!("downstreams resume {downstream}")),
+        );
     }
+    if let Some((info, until)) = known.holder.and_then(|info| Some((info, info.paused_until?))) {
+        return format!(
+            "{} asked to be left alone until {}{}. It is sent after that.",
+            clean(info.origin.as_deref().unwrap_or(&downstream)),
+            utc_and_words(until, known.now),
+            reason(info.hold_reason.as_ref())
+        );
+    }
+    match known.holder.and_then(|info| info.rate.as_deref()) {
+        Some(rate) => format!(
+            "The calls that the fleet may make to {downstream} ({}) are used up for now; it is sent when it is its turn.",
+            clean(rate)
+        ),
+        None => format!(
+            "The downstream {downstream} is paused, asked for patience, or its rate is used up: `{command} downstreams list` \
+             tells which. Nothing is sent until that ends."
+        ),
+    }
+}
+
+fn pending(effect: &Status, now: Timestamp) -> String {
     let due = effect.due_at.filter(|due| *due > now);
     let next = due.map_or_else(
         || "A worker sends it next.".to_owned(),
@@ -94,7 +128,8 @@ fn in_flight(effect: &Status, now: Timestamp) -> String {
     }
 }
 
-fn in_doubt(effect: &Status, now: Timestamp, command: &str) -> String {
+fn in_doubt(known: &Known<'_>, command: &str) -> String {
+    let Known { effect, quiet_at, now, .. } = *known;
     let id = effect.id;
     let why = effect.last_error.as_deref().unwrap_or("its outcome could not be known");
     let why = clean(why.trim_end_matches('.'));
@@ -103,9 +138,19 @@ fn in_doubt(effect: &Status, now: Timestamp, command: &str) -> String {
         .filter(|due| *due > now)
         .map(|due| format!("The downstream is asked {}. ", relative(due, now)))
         .unwrap_or_default();
+    let probe = match held(known, command) {
+        Some(held) => format!("{held}\n"),
+        None => probe,
+    };
+    let wait = quiet_at.filter(|until| *until > now).map_or_else(String::new, |until| {
+        format!(
+            "Its last request may still be travelling: nobody can resolve or resend it before {}.\n",
+            utc_and_words(until, now)
+        )
+    });
     format!(
         "In doubt because {why}.\n\
-         It may or may not have been applied; nothing is sent again on its own. {probe}\
+         It may or may not have been applied; nothing is sent again on its own. {probe}{wait}\
          Look at {} for the key {}, then say what you found:\n{}\n{}\n\
          or send it once more, which may apply it twice:\n{}",
         clean(&effect.downstream),
@@ -140,7 +185,9 @@ fn failed(effect: &Status, attempts: &[LoggedAttempt], command: &str) -> String 
         return format!("Nothing: it was never applied. {LOG_DROPPED}.");
     }
     let retry = line(command, &format!("effects retry {}", effect.id));
-    if attempts.last().is_some_and(|attempt| attempt.phase == RENDER) {
+    // A late row tells of an earlier attempt.
+    let last = attempts.iter().rev().find(|attempt| !attempt.late);
+    if last.is_some_and(|attempt| attempt.phase == RENDER) {
         return format!(
             "Nothing on its own: no request could be made of it, and nothing was sent. The effect itself cannot be \
              changed: a retry can only help if the configuration was the cause and was corrected:\n{retry}\n\
@@ -192,7 +239,7 @@ pub(super) fn unknown_since(effect: &Status, attempts: &[LoggedAttempt]) -> Opti
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use aftercommit::effect::EffectId;
 
     use super::*;
@@ -201,7 +248,7 @@ mod tests {
         Timestamp::from_micros(seconds * 1_000_000 + 123_456)
     }
 
-    fn effect(state: State) -> Status {
+    pub(in crate::cli::effects) fn effect(state: State) -> Status {
         Status {
             id: EffectId::new(17),
             downstream: "payments".to_owned(),
@@ -248,23 +295,74 @@ mod tests {
         }
     }
 
+    fn known<'a>(effect: &'a Status, attempts: &'a [LoggedAttempt]) -> Known<'a> {
+        Known { effect, attempts, holder: None, quiet_at: None, now: at(30) }
+    }
+
+    fn told(effect: &Status, attempts: &[LoggedAttempt]) -> String {
+        said(&known(effect, attempts), "aftercommit")
+    }
+
     #[test]
     fn a_retry_is_recommended_only_where_it_would_not_be_refused() {
         let stored = Status { refusal_stored: true, ..effect(State::Failed) };
-        let words = said(&stored, &[attempt(Verdict::Rejected, "response")], at(30), "aftercommit");
+        let words = told(&stored, &[attempt(Verdict::Rejected, "response")]);
         assert!(words.contains("new key") && !words.contains("effects retry"), "{words}");
         for dropped in [
             Status { payload_dropped: true, ..effect(State::Failed) },
             Status { log_dropped: true, ..effect(State::Failed) },
         ] {
-            let words = said(&dropped, &[], at(30), "aftercommit");
+            let words = told(&dropped, &[]);
             assert!(words.contains("new key") && !words.contains("effects retry"), "{words}");
         }
-        let words = said(&effect(State::Failed), &[], at(30), "aftercommit --database sqlite:x.db");
+        let words = said(&known(&effect(State::Failed), &[]), "aftercommit --database sqlite:x.db");
         assert!(words.contains("aftercommit --database sqlite:x.db effects retry 17"), "{words}");
         let unsent = [attempt(Verdict::NotApplied, RENDER)];
-        let words = said(&effect(State::Failed), &unsent, at(30), "aftercommit");
+        let words = told(&effect(State::Failed), &unsent);
         assert!(words.contains("only help if the configuration was the cause"), "{words}");
+        let refused = [attempt(Verdict::Rejected, "done"), LoggedAttempt { late: true, ..unsent[0].clone() }];
+        let words = told(&effect(State::Failed), &refused);
+        assert!(!words.contains("nothing was sent"), "a late hand-back is about an earlier claim: {words}");
+    }
+
+    #[test]
+    fn who_paused_a_downstream_is_told_and_how_that_ends() {
+        let paused = Status { held_by: Some("pause".to_owned()), ..effect(State::Ready) };
+        let by = PausedBy { at: at(10), who: "ops".to_owned(), reason: Some("they asked us to".to_owned()) };
+        let (by_hand, patience, rate) = (
+            DownstreamInfo { paused: Some(by), ..DownstreamInfo::default() },
+            DownstreamInfo {
+                paused_until: Some(at(90)),
+                origin: Some("https://pay.test".to_owned()),
+                ..DownstreamInfo::default()
+            },
+            DownstreamInfo { rate: Some("25/s".to_owned()), ..DownstreamInfo::default() },
+        );
+        let words = |holder| said(&Known { holder, ..known(&paused, &[]) }, "aftercommit");
+        let told = words(Some(&by_hand));
+        assert!(
+            told.contains("paused by ops at 1970-01-01T00:00:10Z (20 s ago): they asked us to"),
+            "{told}"
+        );
+        assert!(told.contains("aftercommit downstreams resume payments"), "{told}");
+        let told = words(Some(&patience));
+        assert!(told.contains("https://pay.test asked to be left alone until"), "{told}");
+        assert!(words(Some(&rate)).contains("(25/s)") && words(None).contains("downstreams list"));
+        let probed = Status { held_by: Some("pause".to_owned()), ..effect(State::InDoubt) };
+        let told = said(&Known { holder: Some(&by_hand), ..known(&probed, &[]) }, "aftercommit");
+        assert!(told.contains("paused by ops") && told.contains("effects resolve 17"), "{told}");
+    }
+
+    #[test]
+    fn from_when_on_a_person_may_decide_is_told() {
+        let doubted = effect(State::InDoubt);
+        let words = |quiet_at| said(&Known { quiet_at, ..known(&doubted, &[]) }, "aftercommit");
+        let told = words(Some(at(150)));
+        assert!(
+            told.contains("nobody can resolve or resend it before 1970-01-01T00:02:30Z (in 2 min)"),
+            "{told}"
+        );
+        assert!(!words(Some(at(29))).contains("travelling") && !words(None).contains("travelling"));
     }
 
     #[test]
@@ -272,9 +370,9 @@ mod tests {
         let mut retrying =
             Status { due_at: Some(at(90)), safe_until: Some(at(900)), ..effect(State::Retrying) };
         retrying.last_outcome = Some(Verdict::Unknown);
-        let words = said(&retrying, &[], at(30), "aftercommit");
+        let words = told(&retrying, &[]);
         assert!(words.contains("in 60 s") && !words.contains(".123456"), "{words}");
-        let words = said(&effect(State::InDoubt), &[], at(30), "aftercommit");
+        let words = told(&effect(State::InDoubt), &[]);
         assert!(!words.contains('\x1b') && words.contains(r"refused\x1b[2J"), "{words}");
     }
 

@@ -70,7 +70,7 @@ pub(super) async fn run(context: &Context, args: &ListArgs) -> anyhow::Result<Ex
     let store = context.open().await?;
     let mut before = args.before;
     let mut left = args.which.limit;
-    let mut all: Vec<Status> = Vec::new();
+    let (mut all, mut any): (Vec<Status>, bool) = (Vec::new(), false);
     // A page is bounded; whoever asks for more gets more pages.
     while left > 0 {
         let mut filter = args.which.filter(before);
@@ -78,23 +78,24 @@ pub(super) async fn run(context: &Context, args: &ListArgs) -> anyhow::Result<Ex
         let page = store.effects(&filter).await?;
         left -= u32::try_from(page.effects.len()).unwrap_or(left).min(left);
         before = page.next;
-        all.extend(page.effects);
+        any |= !page.effects.is_empty();
+        // A table is as wide as its widest row; lines of JSON need not wait for each other.
+        if context.json() {
+            json::print_all(page.effects.iter().map(EffectJson::from))?;
+        } else {
+            all.extend(page.effects);
+        }
         if before.is_none() {
             break;
         }
     }
-    if all.is_empty()
-        && let Some(name) = &args.which.downstream
-    {
+    if !any && let Some(name) = &args.which.downstream {
         known_downstream(store.as_ref(), name).await?;
     }
     if context.json() {
-        for status in &all {
-            json::print(&EffectJson::from(status))?;
-        }
         return Ok(Exit::Ok);
     }
-    if all.is_empty() {
+    if !any {
         talk!("No effects.");
         return Ok(Exit::Ok);
     }

@@ -4,6 +4,7 @@ mod act;
 mod bulk;
 mod follow;
 mod list;
+mod recipients;
 mod request;
 mod several;
 mod show;
