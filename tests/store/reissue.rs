@@ -222,6 +222,7 @@ async fn a_late_success_of_what_was_superseded_is_loud(db: &TestDatabase) {
             token: claim.token(),
             attempt: Settling::of(&claim).attempt(&outcome),
             response: outcome.response.clone(),
+            begun: true,
         };
         assert_eq!(db.store.late(&[late]).await.expect("it is heard"), [Late::Contradicts]);
         let after = db.status(id).await;

@@ -172,9 +172,9 @@ async fn waiting(store: &dyn Database, downstream: &str) -> anyhow::Result<Vec<(
     let mut waiting = Vec::new();
     for state in [State::Ready, State::Retrying, State::Scheduled] {
         let downstream = Some(downstream.to_owned());
-        let filter = Filter { state: Some(state), downstream, limit: WAITING_MAX, ..Filter::default() };
+        let filter = Filter { states: vec![state], downstream, limit: WAITING_MAX, ..Filter::default() };
         let named = |effect: Status| Some((effect.id, effect.operation?));
-        waiting.extend(store.effects(&filter).await?.into_iter().filter_map(named));
+        waiting.extend(store.effects(&filter).await?.effects.into_iter().filter_map(named));
     }
     Ok(waiting)
 }

@@ -45,7 +45,7 @@ pub(super) async fn of(
         limit: 2 * NEAR,
         ..Filter::default()
     };
-    Ok(found(effect, target, addresses, &store.effects(&filter).await?))
+    Ok(found(effect, target, addresses, &store.effects(&filter).await?.effects))
 }
 
 /// Pure: `near` are effects of the same downstream.

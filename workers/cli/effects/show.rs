@@ -108,8 +108,7 @@ fn rendered(effect: &Status, payload: &str, sent: &Option<Intent>) -> Effect {
 
 fn follows(context: &Context, seen: &Seen) -> String {
     let Seen { effect, attempts, holder, now, .. } = seen;
-    // The status does not tell it yet.
-    let quiet_at = None;
+    let quiet_at = effect.quiet_at;
     follow::words(&Known { effect, attempts, holder: holder.as_ref(), quiet_at, now: *now }, context)
 }
 
