@@ -151,6 +151,7 @@ fn a_brokers_table_is_read_to_its_end() {
             "exchange",
             "routing_key",
             "contract.key_in",
+            "contract",
             "declare.on_mismatch",
             "declare.bindings[0].queue",
             "declare.bindings[1].exchange",
