@@ -58,6 +58,8 @@ pub(super) struct Call {
 #[derive(Clone, Debug)]
 pub(super) struct Streams {
     broker: Broker,
+    /// A file with certificates to trust besides the system's.
+    ca: Option<String>,
     pub(super) idempotency: Idempotency,
     pub(super) marker_prefix: String,
     pub(super) producer: String,
@@ -73,6 +75,7 @@ pub(super) struct Streams {
 pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigError> {
     let section = source.section;
     let broker = Broker::read(section, "url", SCHEMES)?;
+    let ca = section.get("ca")?;
     let idempotency = match section.get_or("idempotency", "marker".to_owned())?.as_str() {
         "marker" => Idempotency::Marker,
         "idmp" => Idempotency::Idmp,
@@ -102,6 +105,7 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
     let key_prefix = source.key_prefix.to_owned();
     Ok(Arc::new(Streams {
         broker,
+        ca,
         idempotency,
         marker_prefix,
         producer,
@@ -206,6 +210,10 @@ impl Configured for Streams {
 
     fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
+        if self.ca.is_some() && !self.broker.may_use("rediss") {
+            warnings
+                .push("ca is given, and url is redis://, which speaks no TLS: write rediss://".to_owned());
+        }
         if self.broker.has_login() && self.broker.is_plain_beyond_loopback("redis") {
             warnings.push("url is redis://: the password travels in the clear; write rediss://".to_owned());
         }
@@ -218,7 +226,7 @@ impl Configured for Streams {
 
     fn build(&self, secrets: &Secrets) -> Result<Arc<dyn Downstream>, (String, String)> {
         let url = self.broker.resolve(secrets)?;
-        let access = Access::new(&url).map_err(|problem| ("url".to_owned(), problem))?;
+        let access = Access::new(&url, self.ca.as_deref())?;
         let veil = Veil::new(secrets_of(&url));
         Ok(Arc::new(RedisDownstream { streams: self.clone(), access, veil, link: Shared::default() }))
     }
