@@ -20,6 +20,7 @@ pub mod redis;
 mod shared;
 #[cfg(feature = "smtp")]
 mod smtp;
+mod socket;
 #[cfg(all(test, any(feature = "nats", feature = "redis")))]
 mod trial;
 mod veil;

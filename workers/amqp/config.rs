@@ -10,6 +10,7 @@ use super::{AmqpDownstream, connect::Address, render::RENDERER_VERSION, topology
 use crate::{
     cloudevents::Envelope,
     config::{Broker, ConfigError, Configured, Operation, Secrets, Section, Size, Source},
+    socket,
 };
 
 const SCHEMES: &[&str] = &["amqp", "amqps"];
@@ -189,6 +190,9 @@ impl Configured for Amqp {
 
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.topology.warnings();
+        if self.ca.is_some() && !self.broker.may_use("amqps") {
+            warnings.push("ca is given, and url is amqp://, which speaks no TLS: write amqps://".to_owned());
+        }
         let origin = self.broker.origin();
         let local = ["amqp://127.0.0.1", "amqp://localhost", "amqp://[::1]"];
         if origin.starts_with("amqp://") && !local.iter().any(|place| origin.starts_with(place)) {
@@ -203,10 +207,12 @@ impl Configured for Amqp {
         check_url(&url).map_err(|problem| ("url".to_owned(), problem))?;
         let ca = match &self.ca {
             None => None,
-            Some(path) => Some(
-                std::fs::read_to_string(path)
-                    .map_err(|error| ("ca".to_owned(), format!("the file {path} cannot be read: {error}")))?,
-            ),
+            Some(path) => {
+                let wrong = |problem| ("ca".to_owned(), problem);
+                socket::certificates(path).map_err(wrong)?;
+                let unreadable = |error| wrong(format!("the file {path} cannot be read: {error}"));
+                Some(std::fs::read_to_string(path).map_err(unreadable)?)
+            }
         };
         let address = Address::new(&url, ca, self.heartbeat, &self.name)
             .map_err(|problem| ("url".to_owned(), problem))?;

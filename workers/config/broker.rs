@@ -82,6 +82,12 @@ impl Broker {
         self.login.is_some()
     }
 
+    /// Whether its scheme is `scheme`, or not known here.
+    pub(crate) fn may_use(&self, scheme: &str) -> bool {
+        matches!(&self.place, Place::Secret(_))
+            || matches!(&self.place, Place::Plain(url) if url.scheme() == scheme)
+    }
+
     /// Whether it is `scheme`, and not on this machine.
     pub(crate) fn is_plain_beyond_loopback(&self, scheme: &str) -> bool {
         let loopback = |url: &Url| matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));

@@ -6,6 +6,7 @@ use aftercommit::{
     contract::{Dedupe, Window},
     downstream::Downstream,
 };
+use tokio_rustls::rustls::ClientConfig;
 use url::Url;
 
 use super::{
@@ -18,6 +19,7 @@ use crate::{
     config::{Broker, ConfigError, Configured, Operation, SecretRef, Secrets, Section, Source, secrets_of},
     pinned,
     shared::Shared,
+    socket,
     veil::Veil,
 };
 
@@ -52,6 +54,8 @@ pub(super) struct Nats {
     broker: Broker,
     /// More servers of the same cluster.
     servers: Vec<String>,
+    /// A file with certificates to trust besides the system's.
+    ca: Option<String>,
     credential: Credential,
     pub(super) stream: String,
     key_prefix: String,
@@ -64,6 +68,7 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
     let section = source.section;
     let broker = section.noting(Broker::read(section, "url", SCHEMES));
     let servers = section.noting(servers(section));
+    let ca = section.noting(section.get("ca"));
     let credential = section.noting(credential(section));
     if broker.as_ref().is_ok_and(Broker::has_bare_user) && !section.has("auth") {
         section.wrong(section.error(
@@ -84,6 +89,7 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
     Ok(Arc::new(Nats {
         broker: broker?,
         servers: servers?,
+        ca: ca?,
         credential: credential?,
         stream: stream?,
         key_prefix: source.key_prefix.to_owned(),
@@ -127,6 +133,18 @@ fn servers(section: &Section<'_>) -> Result<Vec<String>, ConfigError> {
         }
     }
     Ok(servers)
+}
+
+/// Whom TLS trusts, where it is used; `None` leaves it to the client, should a server insist on it.
+fn trust(
+    url: &Url,
+    servers: &[String],
+    ca: Option<&str>,
+) -> Result<Option<Arc<ClientConfig>>, (String, String)> {
+    let uses_tls = url.scheme() == "tls" || servers.iter().any(|server| server.starts_with("tls://"));
+    // A machine without root certificates can still speak without TLS.
+    let trust = (uses_tls || ca.is_some()).then(|| socket::trust(ca)).transpose();
+    trust.map_err(|problem| ("ca".to_owned(), problem))
 }
 
 fn credential(section: &Section<'_>) -> Result<Credential, ConfigError> {
@@ -293,7 +311,8 @@ impl Configured for Nats {
         let url = self.broker.resolve(secrets)?;
         let (login, secret) = self.login(&url, secrets)?;
         let fastest = self.calls().map(|call| call.timeout).min().unwrap_or_default();
-        let access = Access::new(&url, &self.servers, login, fastest)?;
+        let trust = trust(&url, &self.servers, self.ca.as_deref())?;
+        let access = Access::new(&url, &self.servers, (login, trust), fastest)?;
         let veil = Veil::new(secret);
         Ok(Arc::new(NatsDownstream { nats: self.clone(), access, veil, link: Shared::default() }))
     }

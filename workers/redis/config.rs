@@ -58,6 +58,8 @@ pub(super) struct Call {
 #[derive(Clone, Debug)]
 pub(super) struct Streams {
     broker: Broker,
+    /// A file with certificates to trust besides the system's.
+    ca: Option<String>,
     pub(super) idempotency: Idempotency,
     pub(super) marker_prefix: String,
     pub(super) producer: String,
@@ -73,6 +75,7 @@ pub(super) struct Streams {
 pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigError> {
     let section = source.section;
     let broker = section.noting(Broker::read(section, "url", SCHEMES));
+    let ca = section.noting(section.get("ca"));
     let idempotency = section.noting(idempotency(section));
     let marker_prefix = section.get_or("marker_prefix", MARKER_PREFIX.to_owned())?;
     if marker_prefix.contains(['{', '}']) || marker_prefix.chars().any(char::is_control) {
@@ -100,6 +103,7 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
     envelope?;
     Ok(Arc::new(Streams {
         broker: broker?,
+        ca: ca?,
         idempotency: idempotency?,
         marker_prefix,
         producer,
@@ -212,6 +216,10 @@ impl Configured for Streams {
 
     fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
+        if self.ca.is_some() && !self.broker.may_use("rediss") {
+            warnings
+                .push("ca is given, and url is redis://, which speaks no TLS: write rediss://".to_owned());
+        }
         if self.broker.has_login() && self.broker.is_plain_beyond_loopback("redis") {
             warnings.push("url is redis://: the password travels in the clear; write rediss://".to_owned());
         }
@@ -224,7 +232,7 @@ impl Configured for Streams {
 
     fn build(&self, secrets: &Secrets) -> Result<Arc<dyn Downstream>, (String, String)> {
         let url = self.broker.resolve(secrets)?;
-        let access = Access::new(&url).map_err(|problem| ("url".to_owned(), problem))?;
+        let access = Access::new(&url, self.ca.as_deref())?;
         let veil = Veil::new(secrets_of(&url));
         Ok(Arc::new(RedisDownstream { streams: self.clone(), access, veil, link: Shared::default() }))
     }

@@ -13,12 +13,12 @@ use super::{
     mail::{self, Mail},
     pool::Pool,
     session::{self, Login, Server, Tls},
-    stream::{self, Place},
 };
 use crate::{
     config::{
         Broker, ConfigError, Configured, Operation, Secrets, Section, Source, is_header_name, secrets_of,
     },
+    socket::{self, Place},
     veil::Veil,
 };
 
@@ -178,7 +178,7 @@ impl Smtp {
         if let Some(login) = &login {
             hidden.extend(session::secrets(login));
         }
-        let config = stream::tls(self.ca.as_deref()).map_err(|problem| ("tls_ca".to_owned(), problem))?;
+        let config = socket::trust(self.ca.as_deref()).map_err(|problem| ("tls_ca".to_owned(), problem))?;
         let hello = self.hello.clone().unwrap_or_else(own_name);
         Ok((Server { place, tls, config, hello, login }, hidden))
     }
@@ -196,10 +196,7 @@ fn place(url: &Url) -> Result<(Place, bool), String> {
         return Err("must be no more than smtp://HOST:PORT or smtps://HOST:PORT".to_owned());
     }
     let implicit = url.scheme() == "smtps";
-    let host = url.host_str().unwrap_or_default();
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    let port = url.port().unwrap_or(if implicit { 465 } else { 587 });
-    Ok((Place { host: host.to_owned(), port }, implicit))
+    Ok((Place::of(url, if implicit { 465 } else { 587 }), implicit))
 }
 
 impl Configured for Smtp {

@@ -3,6 +3,7 @@
 mod connecting;
 pub(crate) mod rabbit;
 mod routing;
+mod tls;
 mod topology;
 mod worker;
 

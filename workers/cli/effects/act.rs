@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::{
     bulk::{self, Asked, Many},
-    follow::STORED,
+    follow::{self, STORED},
     several::Tally,
     show::absent,
 };
@@ -238,6 +238,15 @@ pub(super) async fn resend(context: &Context, args: &ResendArgs) -> anyhow::Resu
 
 /// What a resend does to the outside world.
 fn outside(effect: &Status) -> String {
+    if follow::is_of_a_used_key(effect) {
+        return format!(
+            "{} knew the key {} of effect {} before it was ever sent. A resend would get the same answer or, once the key is \
+             forgotten there, act a second time: better resolve it, and write a new effect with a new key.",
+            clean(&effect.downstream),
+            clean(&effect.idempotency_key),
+            effect.id
+        );
+    }
     format!(
         "Effect {} may have been applied at {} already. A resend sends the same request with the same key {} \
          once more, now; unless {} still recognises the key, it may be applied a second time.",

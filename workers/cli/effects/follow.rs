@@ -2,6 +2,7 @@
 
 use aftercommit::{
     clock::Timestamp,
+    decision::KEY_USED_BEFORE,
     outcome::Verdict,
     state::State,
     store::{DownstreamInfo, LoggedAttempt, PausedBy, Status},
@@ -148,17 +149,28 @@ fn in_doubt(known: &Known<'_>, command: &str) -> String {
             utc_and_words(until, now)
         )
     });
+    let once_more = if is_of_a_used_key(effect) {
+        "A resend settles nothing: it would get the same answer or, once the downstream has forgotten the key, act a second \
+         time. What is still wanted is a new effect with a new key."
+            .to_owned()
+    } else {
+        let resend = line(command, &format!("effects resend {id} --reason 'why twice does no harm'"));
+        format!("or send it once more, which may apply it twice:\n{resend}")
+    };
     format!(
         "In doubt because {why}.\n\
          It may or may not have been applied; nothing is sent again on its own. {probe}{wait}\
-         Look at {} for the key {}, then say what you found:\n{}\n{}\n\
-         or send it once more, which may apply it twice:\n{}",
+         Look at {} for the key {}, then say what you found:\n{}\n{}\n{once_more}",
         clean(&effect.downstream),
         clean(&effect.idempotency_key),
         line(command, &format!("effects resolve {id} --as applied --reason 'seen there'")),
         line(command, &format!("effects resolve {id} --as not-applied --reason 'not there'")),
-        line(command, &format!("effects resend {id} --reason 'why twice does no harm'")),
     )
+}
+
+/// Whether the downstream knew its key before it was ever sent: a message broker drops whatever comes under it.
+pub(super) fn is_of_a_used_key(effect: &Status) -> bool {
+    effect.last_error.as_deref().is_some_and(|why| why.starts_with(KEY_USED_BEFORE))
 }
 
 fn succeeded(effect: &Status, command: &str) -> String {
@@ -363,6 +375,20 @@ pub(super) mod tests {
             "{told}"
         );
         assert!(!words(Some(at(29))).contains("travelling") && !words(None).contains("travelling"));
+    }
+
+    #[test]
+    fn a_resend_is_not_recommended_where_the_key_was_used_before() {
+        let used = Status {
+            last_error: Some(format!("{KEY_USED_BEFORE}, as our log holds no attempt (it was dropped)")),
+            last_outcome: Some(Verdict::Applied),
+            ..effect(State::InDoubt)
+        };
+        let words = told(&used, &[]);
+        assert!(!words.contains("effects resend") && words.contains("new key"), "{words}");
+        assert!(words.contains("--as applied") && words.contains("--as not-applied"), "{words}");
+        let words = told(&effect(State::InDoubt), &[]);
+        assert!(words.contains("effects resend 17"), "{words}");
     }
 
     #[test]
