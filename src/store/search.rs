@@ -150,7 +150,7 @@ impl Found {
         };
         let of_queue = floor.filter(|_| !more).map(|_| u64::from(QUEUE_WINDOW));
         let searched = plan.searches() || (plan.source == Source::Metadata && full && !more);
-        let of_candidates = searched.then(|| match shown {
+        let of_candidates = searched.then_some(match shown {
             Some((at, _)) if more => at,
             _ => looked,
         });

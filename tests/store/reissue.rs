@@ -39,12 +39,12 @@ async fn act(db: &TestDatabase, id: EffectId, verb: &Verb) -> Acted {
 
 /// Reissues; the number of the new effect.
 async fn reissued(db: &TestDatabase, id: EffectId, verb: &Verb) -> EffectId {
-    match act(db, id, verb).await {
-        Acted::Done(Change::Reissue(_), status) if status.id == id => {
-            status.superseded_by.expect("it says which effect took its place")
-        }
-        other => panic!("{verb:?} of effect {id}: {other:?}"),
-    }
+    let acted = act(db, id, verb).await;
+    let Acted::Done(Change::Reissue(_), status) = &acted else {
+        panic!("{verb:?} of effect {id}: {acted:?}");
+    };
+    assert_eq!(status.id, id);
+    status.superseded_by.expect("it says which effect took its place")
 }
 
 async fn refusal(db: &TestDatabase, id: EffectId, verb: &Verb) -> Refusal {
@@ -81,11 +81,13 @@ async fn ended(db: &TestDatabase, stage: &Stage, key: &str, state: State) -> Eff
     let claim = stage.worker.claim_one(&stage.downstream).await;
     let settling = Settling::of(&claim);
     stage
-        .done(match state {
-            State::Succeeded => settling.succeed(),
-            State::Failed => settling.fail("card declined"),
-            State::Expired => settling.unsent(Decision::Expire),
-            other => panic!("{other} is no end"),
+        .done(if state == State::Succeeded {
+            settling.succeed()
+        } else if state == State::Failed {
+            settling.fail("card declined")
+        } else {
+            assert_eq!(state, State::Expired, "an end that is made here");
+            settling.unsent(Decision::Expire)
         })
         .await;
     id

@@ -210,14 +210,15 @@ impl SqliteStore {
 
 /// What a read's error is to a person.
 fn too_slow(error: StoreError) -> StoreError {
-    match error {
-        StoreError::Database { doing, source }
-            if source.as_database_error().and_then(|error| error.code()).as_deref() == Some(INTERRUPTED) =>
-        {
-            StoreError::TooSlow { doing, seconds: READ_MAX.as_secs() }
-        }
-        other => other,
+    let interrupted = |source: &sqlx::Error| {
+        source.as_database_error().and_then(|error| error.code()).as_deref() == Some(INTERRUPTED)
+    };
+    if let StoreError::Database { doing, source } = &error
+        && interrupted(source)
+    {
+        return StoreError::TooSlow { doing, seconds: READ_MAX.as_secs() };
     }
+    error
 }
 
 fn gone(doing: &'static str) -> StoreError {
