@@ -250,7 +250,7 @@ BEGIN
   IF to_regrole('aftercommit_viewer') IS NOT NULL THEN
     GRANT SELECT (payload_dropped, log_dropped, quiet_at, uncertain, attempted_at) ON aftercommit.status_of_all TO aftercommit_viewer;
     -- What lists are narrowed by; the view shows it already.
-    GRANT SELECT (metadata, created_at) ON aftercommit.effects TO aftercommit_viewer;
+    GRANT SELECT (operation, metadata, created_at) ON aftercommit.effects TO aftercommit_viewer;
   END IF;
   IF to_regrole('aftercommit_operator') IS NOT NULL THEN
     GRANT INSERT, UPDATE ON aftercommit.bulks, aftercommit.bulk_items TO aftercommit_operator;

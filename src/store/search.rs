@@ -143,13 +143,15 @@ impl Found {
             Some((_, id)) if more => Some(id),
             // A page of nothing asks for nothing.
             _ if more => filter.before,
-            _ if full && plan.candidates >= SEARCH_WINDOW => last,
+            _ if full && !plan.rest.is_nothing() => last,
             // Some of the candidates were not written in the time that their numbers say; the oldest is the next page's first.
             _ if full => last.map(|id| EffectId::new(id.get().saturating_add(1))),
             _ => floor,
         };
         let of_queue = floor.filter(|_| !more).map(|_| u64::from(QUEUE_WINDOW));
-        let searched = plan.searches() || (plan.source == Source::Metadata && full && !more);
+        // A page that is full is the newest of what fits, whatever stands below.
+        let by_metadata = Rest { metadata: false, ..plan.rest }.is_nothing();
+        let searched = if by_metadata { plan.rest.metadata && full && !more } else { plan.searches() };
         let of_candidates = searched.then_some(match shown {
             Some((at, _)) if more => at,
             _ => looked,

@@ -33,11 +33,13 @@ const GIVEN: &str =
     "given AS (SELECT $1::text, $2::int8, $3::int8, $4::int8, $5::int8, $6::text, $7::int8[], $8::text, $9::text,
   $10::text, $11::timestamptz, $12::timestamptz, $13::text[])";
 
+/// Below this number, and at or above that.
+pub(super) type Bounds = (Option<EffectId>, Option<EffectId>);
+
 /// The parts of the statement that finds the candidates of a filter.
 pub(super) struct Candidates<'f> {
     pub(super) filter: &'f Filter,
-    /// Below this, and at or above this.
-    pub(super) bounds: (Option<EffectId>, Option<EffectId>),
+    pub(super) bounds: Bounds,
     /// Numbers to choose from.
     pub(super) ids: Option<Vec<i64>>,
     pub(super) metadata: Option<String>,

@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, postgres::PgRow};
 
 use super::{
     PgStore,
-    candidates::Candidates,
+    candidates::{Bounds, Candidates},
     inspect::{columns, status},
     row,
     statement::sql,
@@ -15,12 +15,15 @@ use crate::{
     effect::EffectId,
     error::StoreError,
     store::{
-        Filter, Page, SEARCH_WINDOW,
+        Filter, PAGE_MAX, Page, SEARCH_WINDOW,
         search::{self, Found, Plan, Source},
     },
 };
 
 const DOING: &str = "listing effects";
+
+/// So many of the newest are looked at before an index of metadata is asked.
+const NEWEST: u32 = 1_000;
 
 /// The lowest number that was written at `$1` or later, by halves: numbers and times grow together.
 const FIRST_SINCE: &str = "WITH RECURSIVE half (low, high) AS (
@@ -64,12 +67,15 @@ impl Candidates<'_> {
     /// The page: candidates in order, until there are enough of those that fit; these alone are read whole.
     fn page(&self, columns: &str) -> String {
         let (read, conditions): (Vec<_>, Vec<_>) = self.rest().into_iter().unzip();
+        // What the application wrote is read where it stands: no more than that.
+        let told = self.plan.rest.states || self.plan.rest.error;
+        let table = if told { "status_of_all" } else { "effects" };
         let hits = if read.is_empty() {
             "SELECT c.id, c.at FROM c ORDER BY c.id DESC LIMIT $4".to_owned()
         } else {
             format!(
                 "SELECT s.id, s.at FROM (SELECT c.id, c.at FROM c ORDER BY c.id DESC) AS s CROSS JOIN LATERAL (
-    SELECT {} FROM aftercommit.status_of_all AS v WHERE v.id = s.id OFFSET 0) AS v
+    SELECT {} FROM aftercommit.{table} AS v WHERE v.id = s.id OFFSET 0) AS v
   WHERE {} ORDER BY s.id DESC LIMIT $4",
                 read.join(", "),
                 conditions.join(" AND ")
@@ -96,19 +102,35 @@ ORDER BY v.id DESC",
 impl PgStore {
     pub(super) async fn page_of_effects(&self, filter: &Filter) -> Result<Page, StoreError> {
         let metadata = search::checked(filter)?;
-        let few = match &metadata {
-            Some(_) if filter.ids.is_none() && filter.key.is_none() => self.by_metadata(filter).await?,
-            Some(_) | None => None,
-        };
-        let plan = Plan::of(filter, metadata.as_ref(), few.as_ref().map(|_| Source::Ids));
-        let given = filter.ids.as_ref().map(|ids| ids.iter().map(|id| id.get()).collect());
-        let list = Candidates {
-            filter,
-            bounds: self.bounds(filter).await?,
-            ids: given.or(few),
-            metadata: filter.metadata.clone(),
-            plan,
-        };
+        let bounds = self.bounds(filter).await?;
+        let ids = filter.ids.as_ref().map(|ids| ids.iter().map(|id| id.get()).collect());
+        let plan = Plan::of(filter, metadata.as_ref(), None);
+        let by_metadata = metadata.is_some() && matches!(plan.source, Source::States | Source::All);
+        if !by_metadata {
+            return self.page(filter, bounds, (ids, plan)).await;
+        }
+        // What nearly every effect has fills a page from the newest ones, and its index would give millions.
+        let newest = Plan { candidates: NEWEST, ..plan };
+        let page = self.page(filter, bounds, (None, newest)).await?;
+        if page.next.is_none() || page.effects.len() >= filter.limit.min(PAGE_MAX) as usize {
+            return Ok(page);
+        }
+        match self.by_metadata(filter).await? {
+            Some(few) => {
+                let plan = Plan::of(filter, metadata.as_ref(), Some(Source::Ids));
+                self.page(filter, bounds, (Some(few), plan)).await
+            }
+            None => self.page(filter, bounds, (None, plan)).await,
+        }
+    }
+
+    async fn page(
+        &self,
+        filter: &Filter,
+        bounds: Bounds,
+        (ids, plan): (Option<Vec<i64>>, Plan),
+    ) -> Result<Page, StoreError> {
+        let list = Candidates { filter, bounds, ids, metadata: filter.metadata.clone(), plan };
         let text = list.page(&columns(self.reads_answers().await?));
         let rows = self.read(list.bind(sql(AssertSqlSafe(text))), DOING).await?;
         Ok(found(&rows)?.page(filter, &plan))
@@ -126,7 +148,7 @@ impl PgStore {
     }
 
     /// The numbers between which effects stand that were written in the time that is asked for.
-    async fn bounds(&self, filter: &Filter) -> Result<(Option<EffectId>, Option<EffectId>), StoreError> {
+    async fn bounds(&self, filter: &Filter) -> Result<Bounds, StoreError> {
         let before = match filter.created_before {
             Some(at) => Some(self.first_since(at).await?),
             None => None,
