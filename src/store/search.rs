@@ -143,9 +143,8 @@ impl Found {
             Some((_, id)) if more => Some(id),
             // A page of nothing asks for nothing.
             _ if more => filter.before,
-            _ if full && !plan.rest.is_nothing() => last,
-            // Some of the candidates were not written in the time that their numbers say; the oldest is the next page's first.
-            _ if full => last.map(|id| EffectId::new(id.get().saturating_add(1))),
+            // Whatever fits among the candidates is shown; the next page begins below them.
+            _ if full => last,
             _ => floor,
         };
         let of_queue = floor.filter(|_| !more).map(|_| u64::from(QUEUE_WINDOW));

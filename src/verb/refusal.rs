@@ -58,7 +58,7 @@ pub enum Refusal {
     PayloadDropped,
     /// The attempt log is gone.
     #[error(
-        "its attempt log was dropped (retention.history), so what the downstream saw is not known here any more and it cannot be sent again under its key: reissue it, with a new one"
+        "its attempt log was dropped (retention.history), so what the downstream saw is not known here any more and it cannot be sent again under its key: reissue it, with a new key"
     )]
     LogDropped,
     /// No reason was given.

@@ -7,7 +7,7 @@ use sqlx::{Connection as _, QueryBuilder, Row as _, Sqlite, SqliteConnection};
 
 use super::{
     candidates::{Candidates, words},
-    inspect::{DOING, STATUS, status},
+    inspect::{STATUS, status},
     row::json_ids,
 };
 use crate::{
@@ -19,6 +19,8 @@ use crate::{
         search::{self, Found, Plan, Source},
     },
 };
+
+const DOING: &str = "listing effects";
 
 /// The first effect at or above the middle.
 macro_rules! middle {
