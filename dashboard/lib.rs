@@ -49,15 +49,20 @@ struct Asked {
 
 async fn effects(State(database): State<Arc<dyn Database>>, Query(asked): Query<Asked>) -> Response {
     let filter = Filter {
-        state: asked.state.as_deref().and_then(|word| word.parse::<EffectState>().ok()),
+        states: asked
+            .state
+            .as_deref()
+            .and_then(|word| word.parse::<EffectState>().ok())
+            .into_iter()
+            .collect(),
         downstream: asked.downstream.filter(|name| !name.is_empty()),
-        key: None,
         before: asked.before.map(EffectId::new),
         limit: PAGE,
+        ..Filter::default()
     };
     let read = async {
         let counts = database.counts().await?;
-        let effects = database.effects(&filter).await?;
+        let effects = database.effects(&filter).await?.effects;
         let (downstreams, now) = (database.downstreams().await?, database.now().await?);
         let unserved = page::unserved(&downstreams, now);
         Ok::<_, aftercommit::error::StoreError>(page::effects(&counts, &effects, &filter, &unserved))

@@ -31,6 +31,8 @@ pub(crate) struct Gauges {
     oldest_due: BTreeMap<String, f64>,
     /// Whether a registered downstream's origin answers.
     breakers: BTreeMap<String, Breaker>,
+    /// Whether a registered downstream is paused until somebody resumes it.
+    paused: BTreeMap<String, bool>,
 }
 
 impl Gauges {
@@ -59,6 +61,7 @@ impl Gauges {
             }
             if info.kind.is_some() {
                 gauges.breakers.insert(name.clone(), info.breaker);
+                gauges.paused.insert(name.clone(), info.paused.is_some());
             }
             let age = info.oldest_due_at.map_or(0.0, |due| now.since(due).as_secs_f64());
             let oldest = gauges.oldest_due.entry(name).or_default();
@@ -86,6 +89,7 @@ pub(crate) fn text(
         effects: gauges.map(|gauges| gauges.effects.clone()).unwrap_or_default(),
         oldest_due: gauges.map(|gauges| gauges.oldest_due.clone()).unwrap_or_default(),
         breakers: gauges.map(|gauges| gauges.breakers.clone()).unwrap_or_default(),
+        paused: gauges.map(|gauges| gauges.paused.clone()).unwrap_or_default(),
         worker: engine.map(|engine| (engine.report(), engine.figures())),
         pool,
         requests,
@@ -103,6 +107,7 @@ struct Snapshot {
     effects: BTreeMap<(String, State), u64>,
     oldest_due: BTreeMap<String, f64>,
     breakers: BTreeMap<String, Breaker>,
+    paused: BTreeMap<String, bool>,
     worker: Option<(Report, Vec<DownstreamFigures>)>,
     pool: Option<Connections>,
     requests: Option<RequestCounts>,
@@ -152,6 +157,13 @@ impl Snapshot {
                 Breaker::Open => 2,
             };
             breakers.encode_family(&[("downstream", downstream.as_str())])?.encode_gauge(&state)?;
+        }
+        let help = "Whether the downstream is paused, by a person or because it refused our credentials: nothing is sent until it is resumed";
+        let mut paused = gauge(encoder, "aftercommit_downstream_paused", help)?;
+        for (downstream, is_paused) in &self.paused {
+            paused
+                .encode_family(&[("downstream", downstream.as_str())])?
+                .encode_gauge(&u64::from(*is_paused))?;
         }
         if let Some(pool) = self.pool {
             let help = "Connections to the database in this process's pool";
@@ -257,6 +269,8 @@ fn count(metric: &mut MetricEncoder<'_>, n: u64) -> fmt::Result {
 
 #[cfg(test)]
 mod tests {
+    use aftercommit::store::PausedBy;
+
     use super::*;
 
     fn info(name: &str, kind: Option<&str>, due: Option<i64>) -> DownstreamInfo {
@@ -293,6 +307,31 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
+    }
+
+    #[test]
+    fn a_pause_that_somebody_must_end_is_a_metric_of_its_own() {
+        let by = PausedBy { at: Timestamp::from_micros(0), who: "worker w1".to_owned(), reason: None };
+        let downstreams = [
+            DownstreamInfo { paused: Some(by.clone()), ..info("payments", Some("http"), None) },
+            // Its origin's Retry-After ends by itself.
+            DownstreamInfo {
+                paused_until: Some(Timestamp::from_micros(9)),
+                ..info("mail", Some("smtp"), None)
+            },
+            DownstreamInfo { paused: Some(by), ..info("typo", None, None) },
+        ];
+        let gauges = Gauges::of(&downstreams, &[], Timestamp::from_micros(0));
+        let text = text(Some(&gauges), None, None, None).unwrap();
+        let told: Vec<_> =
+            text.lines().filter(|line| line.starts_with("aftercommit_downstream_paused")).collect();
+        assert_eq!(
+            told,
+            [
+                "aftercommit_downstream_paused{downstream=\"mail\"} 0",
+                "aftercommit_downstream_paused{downstream=\"payments\"} 1"
+            ]
+        );
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub(crate) fn effects(counts: &[Count], effects: &[Status], filter: &Filter, uns
     if effects.len() >= usize::try_from(filter.limit).unwrap_or(usize::MAX)
         && let Some(last) = effects.last()
     {
-        let state = filter.state.map(|state| format!("state={state}&amp;")).unwrap_or_default();
+        let state = filter.states.first().map(|state| format!("state={state}&amp;")).unwrap_or_default();
         let downstream = filter
             .downstream
             .as_deref()
@@ -72,13 +72,13 @@ fn states(body: &mut String, counts: &[Count], filter: &Filter) {
         *by_state.entry(count.state).or_default() += count.effects;
     }
     let current = |here: bool| if here { " aria-current=page" } else { "" };
-    put(body, format_args!("<nav><a href=\"?\"{}>all</a>", current(filter.state.is_none())));
+    put(body, format_args!("<nav><a href=\"?\"{}>all</a>", current(filter.states.is_empty())));
     for state in State::ALL {
         let count = by_state.get(&state).copied().unwrap_or(0);
-        if count == 0 && filter.state != Some(state) {
+        if count == 0 && !filter.states.contains(&state) {
             continue;
         }
-        let here = current(filter.state == Some(state));
+        let here = current(filter.states.contains(&state));
         put(body, format_args!("<a href=\"?state={state}\"{here}>{} {count}</a>", words(state)));
     }
     body.push_str("</nav>");
@@ -201,6 +201,8 @@ mod tests {
             created_at: Timestamp::from_micros(0),
             finished_at: None,
             token: 1,
+            quiet_at: None,
+            uncertain: false,
         };
         let filter = Filter { downstream: Some("\"><b>".to_owned()), limit: 1, ..Filter::default() };
         let html = effects(&[], &[effect], &filter, &["No live worker serves <b>x</b>".to_owned()]);

@@ -19,6 +19,9 @@ use crate::{
 
 /// Why an effect that somebody cancelled is in doubt instead.
 pub(crate) const CANCELLED_UNCERTAIN: &str = "cancelled while its outcome was unknown";
+/// How the note of an effect begins whose key the downstream knew before we ever sent it. A resend settles nothing then: it would
+/// get the same answer or, once the downstream has forgotten the key, act a second time.
+pub const KEY_USED_BEFORE: &str = "this key was used before";
 /// Why an effect is in doubt, and neither sent nor probed: today's configuration is not that of its request.
 pub(crate) const REQUEST_CHANGED: &str =
     "the request would differ from the one that was sent: the downstream's configuration changed";
@@ -98,7 +101,10 @@ pub fn decide(
         return Decision::Succeed;
     }
     if outcome.replayed && !history.sent_before && !history.uncertain {
-        return Decision::Park(case.because("this key was used before: the downstream replayed an answer, and our log holds no earlier attempt"));
+        return Decision::Park(case.because(&format!(
+            "{KEY_USED_BEFORE}, as our log holds no attempt before this answer: see what stands there under the key; if it is \
+             this effect, resolve it as applied, else as not applied, and write a new effect with a new key"
+        )));
     }
     match outcome.finding {
         Finding::KeyReused if history.uncertain || history.sent_before => Decision::Park(

@@ -3,7 +3,7 @@
 pub(crate) mod fingerprint;
 mod recipients;
 
-pub use recipients::{RECIPIENTS_MAX, is_quoted};
+pub use recipients::{RECIPIENTS_MAX, is_quoted, recipients_of};
 
 use std::{fmt, sync::Arc};
 
@@ -333,6 +333,32 @@ pub struct Effect {
     pub trace_context: Option<String>,
     /// When it was written.
     pub created_at: Timestamp,
+}
+
+impl Effect {
+    /// An effect with nothing in it but its identity: for whoever makes one that no database has, and for tests of a kind. The
+    /// rest is set where it is needed: `Effect { payload: Some(text), ..Effect::new(id, "shop", "order-17", now) }`.
+    pub fn new(
+        id: EffectId,
+        downstream: impl Into<Arc<str>>,
+        key: impl Into<String>,
+        created_at: Timestamp,
+    ) -> Self {
+        Self {
+            id,
+            downstream: downstream.into(),
+            operation: None,
+            key: key.into(),
+            payload: None,
+            body: None,
+            content_type: None,
+            headers: None,
+            target: None,
+            metadata: None,
+            trace_context: None,
+            created_at,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -73,6 +73,24 @@ pub enum StoreError {
     /// The URL names no database that is known, or the server cannot be used.
     #[error("{0}")]
     Unsupported(String),
+    /// What was asked for cannot be meant; the database was not asked.
+    #[error("{field}: {problem}")]
+    Invalid {
+        /// Of what was given: the field's name.
+        field: &'static str,
+        /// What is wrong with it and what would be right.
+        problem: String,
+    },
+    /// A person's search was stopped, so that it takes nothing from the work.
+    #[error(
+        "{doing} took longer than {seconds} s and was stopped; narrow it: by downstream, state, key or time"
+    )]
+    TooSlow {
+        /// What was being done.
+        doing: &'static str,
+        /// How long it may take.
+        seconds: u64,
+    },
 }
 
 impl StoreError {

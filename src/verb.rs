@@ -1,6 +1,10 @@
 //! A person's verbs: what each takes, what it does, and why it is refused. Pure; the store applies the change in the
 //! transaction that judged it, with its audit row.
 
+mod refusal;
+
+pub use refusal::Refusal;
+
 use crate::{
     clock::Timestamp,
     contract::Contract,
@@ -26,6 +30,31 @@ pub enum Verb {
     ResolveNotApplied,
     /// Payload, body, headers, response and what the log quotes of the downstream go; key, fingerprint and outcome stay.
     Redact,
+    /// A new effect with a new key takes its place: the same request, due now. It takes what has ended, or, with `resolve`, what is
+    /// in doubt. A new effect is not begun after the old one's `expires_at`, unless that has passed: then the person's word counts.
+    Reissue {
+        /// What became of an effect in doubt; `None` where it has ended.
+        resolve: Option<Resolved>,
+    },
+}
+
+/// What a person says of an effect in doubt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolved {
+    /// It was applied.
+    Applied,
+    /// It was not applied.
+    NotApplied,
+}
+
+impl Resolved {
+    /// The state that it ends in.
+    pub const fn state(self) -> State {
+        match self {
+            Self::Applied => State::Succeeded,
+            Self::NotApplied => State::Failed,
+        }
+    }
 }
 
 impl Verb {
@@ -38,14 +67,35 @@ impl Verb {
             Self::ResolveApplied { .. } => "resolve applied",
             Self::ResolveNotApplied => "resolve not-applied",
             Self::Redact => "redact",
+            Self::Reissue { resolve: None } => "reissue",
+            Self::Reissue { resolve: Some(Resolved::Applied) } => "reissue applied",
+            Self::Reissue { resolve: Some(Resolved::NotApplied) } => "reissue not-applied",
         }
     }
 
-    /// Whether a reason must be given: where a person changes the outcome or takes away what others may look for. A resend
-    /// does neither; what it risks is asked for by a typed confirmation.
+    /// The verb that a word stands for; of those that may carry more, the plain one.
+    pub fn of_word(word: &str) -> Option<Self> {
+        let verbs = [
+            Self::Retry,
+            Self::Resend,
+            Self::Cancel,
+            Self::ResolveApplied { response: None },
+            Self::ResolveNotApplied,
+            Self::Redact,
+            Self::Reissue { resolve: None },
+            Self::Reissue { resolve: Some(Resolved::Applied) },
+            Self::Reissue { resolve: Some(Resolved::NotApplied) },
+        ];
+        verbs.into_iter().find(|verb| verb.as_str() == word)
+    }
+
+    /// Whether a reason must be given: where a person changes the outcome or the key, or takes away what others may look for. A
+    /// resend does none of these; what it risks is asked for by a typed confirmation.
     pub const fn needs_reason(&self) -> bool {
         match self {
-            Self::ResolveApplied { .. } | Self::ResolveNotApplied | Self::Redact => true,
+            Self::ResolveApplied { .. } | Self::ResolveNotApplied | Self::Redact | Self::Reissue { .. } => {
+                true
+            }
             Self::Retry | Self::Resend | Self::Cancel => false,
         }
     }
@@ -58,6 +108,20 @@ pub struct Actor {
     pub who: String,
     /// The reason given.
     pub reason: Option<String>,
+    /// From where: an address, or "command line".
+    pub from: Option<String>,
+    /// As part of which bulk: it is marked done in the transaction that acts, and nothing is done where the bulk is not running any
+    /// more or the item was dealt with before.
+    pub bulk: Option<BulkItem>,
+}
+
+/// An item of a bulk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BulkItem {
+    /// Which bulk.
+    pub bulk: i64,
+    /// Its place in the list, from 1.
+    pub n: u32,
 }
 
 /// What the decision was made on: an action on anything newer is refused as stale.
@@ -120,75 +184,10 @@ pub enum Change {
     Park(String),
     /// The fingerprint takes the place of the payload; the response, and what note and log say, go.
     Redact,
+    /// A new effect supersedes it: `superseded_by` of the status. In doubt until now, it ends in this state first.
+    Reissue(Option<State>),
     /// The same, until a probe at this time says more.
     Probe(Timestamp, String),
-}
-
-/// Why a verb changes nothing.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// The effect is in a state that the verb does not take.
-    #[error("{verb} takes {takes}; effect is {state}. {hint}")]
-    State {
-        /// The verb.
-        verb: &'static str,
-        /// What it takes.
-        takes: &'static str,
-        /// What it found.
-        state: State,
-        /// What to do instead.
-        hint: &'static str,
-    },
-    /// It changed since the person looked.
-    #[error("the effect changed since you looked: it is {state} now (token {token})")]
-    Stale {
-        /// Its state now.
-        state: State,
-        /// Its token now.
-        token: i64,
-    },
-    /// The last request may still be travelling.
-    #[error("the last request may still be travelling until {until}; try again then")]
-    StillTravelling {
-        /// When it cannot be any more.
-        until: Timestamp,
-    },
-    /// The request would not be the one that was sent.
-    #[error(
-        "the request would differ from the one that was sent (its downstream's configuration changed): restore the configuration, or resolve the effect"
-    )]
-    RequestChanged,
-    /// `expires_at` has passed: nothing may begin any more, not even a resend.
-    #[error("it was not to be begun after {at}, so it cannot be sent again: resolve it")]
-    Expired {
-        /// When it expired.
-        at: Timestamp,
-    },
-    /// A new effect took its place.
-    #[error("a new effect superseded this one")]
-    Superseded,
-    /// The vendor stored the refusal.
-    #[error(
-        "the downstream stored its refusal under this key, so a retry could only replay it: write a new effect with a new key"
-    )]
-    RefusalStored,
-    /// The payload is gone.
-    #[error(
-        "its payload was dropped (retention.payloads, or a redaction), so it cannot be sent again: write a new effect with a new key"
-    )]
-    PayloadDropped,
-    /// The attempt log is gone.
-    #[error(
-        "its attempt log was dropped (retention.history), so what the downstream saw is not known here any more and it cannot be sent again: write a new effect with a new key"
-    )]
-    LogDropped,
-    /// No reason was given.
-    #[error("{verb} needs a reason (--reason TEXT)")]
-    NeedsReason {
-        /// The verb.
-        verb: &'static str,
-    },
 }
 
 /// What `verb` does to `subject` at `now`, or why it is refused.
@@ -222,6 +221,7 @@ pub fn judge(
             in_doubt_and_quiet(verb, subject, now).map(|()| Change::End(State::Failed))
         }
         Verb::Redact => redact(subject),
+        Verb::Reissue { resolve } => reissue(verb, *resolve, subject, now),
     }
 }
 
@@ -258,7 +258,7 @@ fn retry(subject: &Subject) -> Result<Change, Refusal> {
             "retry",
             "failed, scheduled or retrying effects",
             subject,
-            "Write a new effect with a new key.",
+            "Reissue it: a new effect with a new key.",
         )),
     }
 }
@@ -305,6 +305,36 @@ fn cancel(subject: &Subject, now: Timestamp) -> Result<Change, Refusal> {
             Err(wrong("cancel", "pending effects, and in-flight ones as a request", subject, "It has ended."))
         }
     }
+}
+
+/// What is in doubt is resolved in the same action, or nobody would know what became of the old effect.
+fn reissue(
+    verb: &Verb,
+    resolve: Option<Resolved>,
+    subject: &Subject,
+    now: Timestamp,
+) -> Result<Change, Refusal> {
+    let takes = "effects that have ended, and in-doubt ones that are resolved with it";
+    let wrong = |hint| Err(wrong(verb.as_str(), takes, subject, hint));
+    match (subject.state, resolve) {
+        (State::InDoubt, Some(_)) => in_doubt_and_quiet(verb, subject, now)?,
+        (State::InDoubt, None) => return wrong("Say with it whether it was applied."),
+        (State::Succeeded | State::Failed | State::Cancelled | State::Expired, None) => {}
+        (State::Succeeded | State::Failed | State::Cancelled | State::Expired, Some(_)) => {
+            return wrong("It has ended: there is nothing to resolve.");
+        }
+        (State::Waiting | State::Scheduled | State::Ready | State::Retrying, _) => {
+            return wrong("It is still to be sent: cancel it first.");
+        }
+        (State::InFlight, _) => return wrong("Wait for the attempt to end."),
+    }
+    if subject.superseded {
+        return Err(Refusal::Superseded);
+    }
+    if subject.payload_dropped {
+        return Err(Refusal::PayloadDropped);
+    }
+    Ok(Change::Reissue(resolve.map(Resolved::state)))
 }
 
 /// What may still be sent must stay as it was written.

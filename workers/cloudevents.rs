@@ -57,33 +57,28 @@ impl Envelope {
         }
         let table = section.child("cloudevents")?;
         let mode = match table.get_or("mode", "binary".to_owned())?.as_str() {
-            "binary" => Mode::Binary,
-            "structured" => Mode::Structured,
-            _ => return Err(table.error("mode", "must be \"binary\" or \"structured\"")),
+            "binary" => Ok(Mode::Binary),
+            "structured" => Ok(Mode::Structured),
+            _ => Err(table.error("mode", "must be \"binary\" or \"structured\"")),
         };
-        let Some(source) = table.get::<String>("source")? else {
-            return Err(table.missing("source", "is missing: write source = \"/shop/payments\" or \"https://shop.example.com/payments\", which names whose events they are"));
-        };
-        if !is_reference(&source) {
-            return Err(table.error(
-                "source",
-                "must be a URI or a path such as \"/shop/payments\", with everything else percent-encoded",
-            ));
-        }
+        let mode = table.noting(mode);
         let of_type = Type::parse(&table.get_or("type", "{operation}".to_owned())?)
-            .map_err(|problem| table.error("type", problem))?;
+            .map_err(|problem| table.error("type", problem));
+        let of_type = table.noting(of_type);
         let subject = table
             .get::<String>("subject")?
             .map(|text| Subject::parse(text).map_err(|problem| table.error("subject", problem)))
-            .transpose()?;
+            .transpose();
+        let subject = table.noting(subject);
         let dataschema = table.get::<String>("dataschema")?;
         let absolute = |text: &String| is_reference(text) && Url::parse(text).is_ok();
         if dataschema.as_ref().is_some_and(|text| !absolute(text)) {
-            return Err(table
-                .error("dataschema", "must be a URI such as \"https://schemas.example.com/charge.json\""));
+            let problem = "must be a URI such as \"https://schemas.example.com/charge.json\"";
+            table.wrong(table.error("dataschema", problem));
         }
+        let source = table.noting(source(&table));
         table.finish()?;
-        Ok(Some(Self { mode, source, of_type, subject, dataschema }))
+        Ok(Some(Self { mode: mode?, source: source?, of_type: of_type?, subject: subject?, dataschema }))
     }
 
     /// The event that `effect` is, with `key` as it is sent.
@@ -222,6 +217,19 @@ fn is_text(character: char) -> bool {
     let code = u32::from(character);
     let noncharacter = (0xfdd0..=0xfdef).contains(&code) || code & 0xfffe == 0xfffe;
     !character.is_control() && !noncharacter
+}
+
+fn source(table: &Section<'_>) -> Result<String, ConfigError> {
+    let Some(source) = table.get::<String>("source")? else {
+        return Err(table.missing("source", "is missing: write source = \"/shop/payments\" or \"https://shop.example.com/payments\", which names whose events they are"));
+    };
+    if !is_reference(&source) {
+        return Err(table.error(
+            "source",
+            "must be a URI or a path such as \"/shop/payments\", with everything else percent-encoded",
+        ));
+    }
+    Ok(source)
 }
 
 /// A URI reference (RFC 3986) as far as its characters go.

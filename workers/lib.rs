@@ -20,21 +20,24 @@ pub mod redis;
 mod shared;
 #[cfg(feature = "smtp")]
 mod smtp;
+mod socket;
 #[cfg(all(test, any(feature = "nats", feature = "redis")))]
 mod trial;
 mod veil;
 mod webhook;
 
-/// Every kind that a downstream can be of, with the function that reads its part of the configuration.
-pub(crate) const KINDS: &[(&str, config::ReadKind)] = &[
-    ("http", http::read),
-    ("webhook", webhook::read),
+use config::{KeyPlace, Kind};
+
+/// Every kind that a downstream can be of.
+pub(crate) const KINDS: &[Kind] = &[
+    Kind { name: "http", read: http::read, key: KeyPlace::Written },
+    Kind { name: "webhook", read: webhook::read, key: KeyPlace::Own("webhook-id") },
     #[cfg(feature = "smtp")]
-    ("smtp", smtp::read),
+    Kind { name: "smtp", read: smtp::read, key: KeyPlace::Own("Message-ID (see key_header)") },
     #[cfg(feature = "amqp")]
-    ("amqp", amqp::read),
+    Kind { name: "amqp", read: amqp::read, key: KeyPlace::Own("message id") },
     #[cfg(feature = "nats")]
-    ("nats", nats::read),
+    Kind { name: "nats", read: nats::read, key: KeyPlace::Own("message id, Nats-Msg-Id") },
     #[cfg(feature = "redis")]
-    ("redis", redis::read),
+    Kind { name: "redis", read: redis::read, key: KeyPlace::Own("marker (see idempotency)") },
 ];

@@ -2,9 +2,21 @@
 //!
 //! Nothing is cut, re-cased or guessed: what cannot be sent as it is written is an error with a sentence for people.
 
-use aftercommit::effect::{Effect, PAYLOAD_DEPTH_MAX, depth};
+use aftercommit::{
+    effect::{Effect, PAYLOAD_DEPTH_MAX, depth},
+    outcome::{Finding, Outcome, Phase},
+};
 
 use crate::{cloudevents::Envelope, json};
+
+/// An effect whose operation this worker's configuration does not have: nothing was sent.
+pub(crate) fn unconfigured(effect: &Effect) -> Outcome {
+    let (downstream, operation) = (&effect.downstream, effect.operation.as_deref().unwrap_or_default());
+    let why = format!(
+        "the configuration of {downstream} has no operation {operation:?}: write it under [downstream.{downstream}.operations], and restart the worker"
+    );
+    Outcome::new(Finding::NotApplied, Phase::Render, why)
+}
 
 /// An effect as a broker is given it.
 #[derive(Clone, Debug, PartialEq, Eq)]

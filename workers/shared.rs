@@ -23,6 +23,13 @@ impl Refused {
         Self { reason: reason.into(), refuses_us: false }
     }
 
+    /// The attempt's time was up before there was a connection.
+    pub(crate) fn late(place: &str) -> Self {
+        Self::unreachable(format!(
+            "not connected to {place} within the timeout: look whether it is up, and at its load, or raise timeout"
+        ))
+    }
+
     /// It does not take us, or is not what the configuration says.
     pub(crate) fn us(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), refuses_us: true }

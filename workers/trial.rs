@@ -23,18 +23,8 @@ impl Gate for Fixed {
 /// An effect with a small JSON payload.
 pub(crate) fn effect(key: &str) -> Effect {
     Effect {
-        id: EffectId::new(17),
-        downstream: "shop".into(),
-        operation: None,
-        key: key.to_owned(),
         payload: Some(r#"{"amount":1500}"#.to_owned()),
-        body: None,
-        content_type: None,
-        headers: None,
-        target: None,
-        metadata: None,
-        trace_context: None,
-        created_at: Timestamp::from_micros(0),
+        ..Effect::new(EffectId::new(17), "shop", key, Timestamp::from_micros(0))
     }
 }
 

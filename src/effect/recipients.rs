@@ -39,6 +39,11 @@ impl NewEffect {
         each
     }
 
+    /// What `enqueue()` in SQL makes of it at a downstream of this kind: a mail is split among its recipients.
+    pub(crate) fn at_kind(self, kind: Option<&str>) -> Result<Vec<Self>, InvalidEffect> {
+        if kind == Some("smtp") { self.for_each_recipient() } else { Ok(vec![self]) }
+    }
+
     /// [`Self::for_each_target`] for a mail: one effect per recipient in its payload's `to`, `cc` and `bcc`. Itself, where it has a
     /// target, no payload, or only one recipient (who becomes its target where several of the addresses are theirs).
     ///
@@ -51,18 +56,33 @@ impl NewEffect {
         };
         let addresses = addresses(payload)?;
         let several = addresses.len() > 1;
-        let mut recipients: Vec<String> = Vec::new();
-        for address in addresses {
-            if !recipients.contains(&address) {
-                recipients.push(address);
-            }
-        }
+        let recipients = each_once(addresses);
         match recipients.as_slice() {
             [one] if several => Ok(vec![self.target(one)]),
             [] | [_] => Ok(vec![self]),
             [_, _, ..] => Ok(self.for_each_target(recipients)),
         }
     }
+}
+
+/// Who gets a mail: the recipients in its payload's `to`, `cc` and `bcc`, in this order, each once, as bare addresses with their
+/// domains in lower case. What [`NewEffect::for_each_recipient`] makes effects for.
+///
+/// # Errors
+///
+/// [`InvalidEffect`] when the recipients cannot be read, or are more than [`RECIPIENTS_MAX`].
+pub fn recipients_of(payload: &str) -> Result<Vec<String>, InvalidEffect> {
+    addresses(payload).map(each_once)
+}
+
+fn each_once(addresses: Vec<String>) -> Vec<String> {
+    let mut recipients: Vec<String> = Vec::new();
+    for address in addresses {
+        if !recipients.contains(&address) {
+            recipients.push(address);
+        }
+    }
+    recipients
 }
 
 /// The addresses of a mail as often as they stand there, in the order to, cc, bcc.

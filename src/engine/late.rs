@@ -1,4 +1,5 @@
-//! Late answers: what a worker found out after it had lost its lease. Always logged; a late *applied* may settle.
+//! Late answers: what a worker found out after it had lost its lease. Always logged; a late *applied* may settle. A claim that
+//! was handed back unstarted is one as well: beside the row in which a sweep took it for an attempt it says that it was none.
 
 use std::sync::Arc;
 
@@ -39,6 +40,9 @@ pub(super) async fn report(shared: &Shared, answers: Vec<(Arc<str>, LateAnswer)>
 fn say(shared: &Shared, answer: &LateAnswer, late: Late) {
     let effect = answer.id;
     match late {
+        Late::Logged if !answer.begun => {
+            tracing::info!(%effect, "handed back unstarted after its lease had ended");
+        }
         Late::Logged => tracing::info!(%effect, outcome = %answer.attempt.verdict, "late answer logged"),
         Late::Succeeded => tracing::warn!(%effect, "a late answer says applied: succeeded"),
         Late::Noted => {

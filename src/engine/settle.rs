@@ -1,21 +1,25 @@
 //! Settling: what attempts found is written in batches, fenced by the claim's token, until it is written.
 
+mod found;
+
 use std::{sync::Arc, time::Duration};
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use self::found::{Attempted, Unstarted, not_begun};
+pub(super) use self::found::{sweep_at, unstarted};
 use super::{
     Counters, Outages, SETTLE_BATCH_MAX, SETTLE_LINGER, Shared, attempt::Holding, intake::Slot, late,
     lease::Held, memory::Trace,
 };
 use crate::{
     clock::Timestamp,
-    contract::{Contract, Dedupe, OnUnknown, Stores},
-    decision::{self, Decision, History},
+    contract::{Dedupe, OnUnknown},
+    decision::{self, Decision},
     downstream::Terms,
-    outcome::{About, Finding, Outcome, Verdict},
-    store::{AttemptLog, Claim, LateAnswer, Next, Settled, Settlement, Token},
+    outcome::Outcome,
+    store::{Claim, LateAnswer, Next, Settled, Settlement, Token},
 };
 
 /// A claim whose lease outlived all of its effects is dropped at the next settle, or after this long without one.
@@ -35,31 +39,19 @@ pub(super) struct Settling {
 }
 
 enum Found {
-    /// Not attempted: given back, or decided without an attempt (parked, expired, cancelled, put off); where it waits again,
-    /// when the sweep must look at it.
-    Unstarted(Next, Option<Timestamp>),
+    /// Not attempted: given back, or decided without an attempt (parked, expired, cancelled, put off).
+    Unstarted(Unstarted),
     Attempted(Box<Attempted>),
-}
-
-struct Attempted {
-    terms: Terms,
-    outcome: Outcome,
-    started_at: Timestamp,
-    ended_at: Timestamp,
-    /// Decisions take times that are never behind the database's; the log takes this off, or it would tell an attempt as much
-    /// too late as the claim waited for the database.
-    ahead: Duration,
-    decision: Decision,
 }
 
 impl Settling {
     pub(super) fn unstarted(holding: Holding, next: Next, sweep_at: Option<Timestamp>) -> Self {
-        let found = Found::Unstarted(next, sweep_at);
+        let found = Found::Unstarted(Unstarted { next, sweep_at, base: holding.base });
         Self { claim: holding.claim, held: holding.held, found, slot: None }
     }
 
     pub(super) fn is_unstarted(&self) -> bool {
-        matches!(self.found, Found::Unstarted(..))
+        matches!(self.found, Found::Unstarted(_))
     }
 
     pub(super) fn attempted(
@@ -80,7 +72,7 @@ impl Settling {
     pub(super) fn keep_slot(mut self, slot: Slot) -> (Self, Option<Slot>) {
         let contract = match &self.found {
             Found::Attempted(attempted) => &attempted.terms.contract,
-            Found::Unstarted(..) => return (self, Some(slot)),
+            Found::Unstarted(_) => return (self, Some(slot)),
         };
         if (contract.dedupe, contract.on_unknown) != (Dedupe::None, OnUnknown::Hold) {
             return (self, Some(slot));
@@ -91,7 +83,7 @@ impl Settling {
 
     fn settlement(&self, worker: &Arc<str>) -> Settlement {
         match &self.found {
-            Found::Unstarted(next, sweep_at) => unstarted(&self.claim, next, *sweep_at),
+            Found::Unstarted(of) => unstarted(&self.claim, &of.next, of.sweep_at),
             Found::Attempted(attempted) => attempted.settlement(&self.claim, worker),
         }
     }
@@ -112,105 +104,32 @@ impl Settling {
                     attempted.ended_at,
                 );
             }
-            Found::Unstarted(next, _) => {
+            Found::Unstarted(of) => {
                 let served = &shared.served[&self.claim.effect.downstream].served;
                 let terms = served.terms_of(self.claim.effect.operation.as_deref()).unwrap_or(&served.terms);
                 let now = self.claim.claimed_at;
-                *next = Next::Decided(decision::after_meanwhile(&terms.contract, history, now));
+                of.next = Next::Decided(decision::after_meanwhile(&terms.contract, history, now));
             }
         }
     }
 
-    fn late_answer(&self, worker: &Arc<str>) -> Option<LateAnswer> {
-        let settlement = self.settlement(worker);
-        Some(LateAnswer {
-            id: settlement.id,
-            token: settlement.token,
-            attempt: settlement.attempt?,
-            response: settlement.response,
-        })
+    /// What it says when its lease is over.
+    fn late_answer(&self, shared: &Shared) -> (Arc<str>, LateAnswer) {
+        let answer = match &self.found {
+            Found::Unstarted(of) => {
+                let now = of.base.now(&*shared.clock).minus(of.base.ahead);
+                not_begun(&self.claim, &shared.config.worker, now)
+            }
+            Found::Attempted(attempted) => attempted.late_answer(&self.claim, &shared.config.worker),
+        };
+        (self.claim.effect.downstream.clone(), answer)
     }
-}
 
-pub(super) fn unstarted(claim: &Claim, next: &Next, sweep_at: Option<Timestamp>) -> Settlement {
-    Settlement {
-        id: claim.effect.id,
-        token: claim.token(),
-        decision: next.clone(),
-        attempt: None,
-        counts: false,
-        uncertain: claim.history.uncertain,
-        quiet_at: None,
-        // Whoever is given back keeps its place; the sweep looks when its expiry or its window says so.
-        sweep_at: sweep_at.filter(|_| matches!(next, Next::Decided(Decision::RetryAt(_)))),
-        response: None,
-        refusal_stored: false,
+    /// A sweep may have parked it as if it had been sent, under the token that stands: then the hand-back is written, and would
+    /// leave no trace beside the sweep's row.
+    fn is_handed_back_late(&self, shared: &Shared) -> bool {
+        self.is_unstarted() && !self.held.covers(&*shared.clock, Duration::ZERO)
     }
-}
-
-impl Attempted {
-    fn settlement(&self, claim: &Claim, worker: &Arc<str>) -> Settlement {
-        let Self { terms, outcome, started_at, ended_at, ahead, decision } = self;
-        let (began, ended) = (started_at.minus(*ahead), ended_at.minus(*ahead));
-        let uncertain = decision::uncertain_after(&claim.history, outcome, decision);
-        // Also after a whole answer: whoever says 504 may have passed the request on.
-        let travelling = outcome.phase.may_have_reached() && outcome.verdict() == Verdict::Unknown;
-        Settlement {
-            id: claim.effect.id,
-            token: claim.token(),
-            decision: Next::Decided(decision.clone()),
-            attempt: Some(AttemptLog::of(claim.number, worker.clone(), outcome, began, ended)),
-            // A pause burns nothing: the call is in the log and in no budget.
-            counts: outcome.phase.may_have_reached() && !outcome.refuses_us,
-            uncertain,
-            quiet_at: travelling.then(|| started_at.plus(terms.timeout).plus(terms.contract.margin)),
-            sweep_at: sweep_at(&terms.contract, terms.timeout, &claim.history, uncertain),
-            // The present attempt's answer is not the answer of the late one that was applied.
-            response: (!claim.history.applied_late || outcome.verdict() == Verdict::Applied)
-                .then(|| outcome.response.clone())
-                .flatten(),
-            refusal_stored: refusal_stored(&terms.contract, outcome, decision),
-        }
-    }
-}
-
-/// When the sweep must look at an effect that nobody claims: once it could not be sent any more.
-pub(super) fn sweep_at(
-    contract: &Contract,
-    timeout: Duration,
-    history: &History,
-    uncertain: bool,
-) -> Option<Timestamp> {
-    let window = uncertain
-        .then(|| history.safe_until(contract))
-        .flatten()
-        .filter(|safe_until| *safe_until != Timestamp::MAX)
-        .map(|safe_until| safe_until.minus(timeout));
-    [window, history.expires_at].into_iter().flatten().min()
-}
-
-/// Whether the vendor keeps this refusal, or this server error, under the key, so that a retry could only replay it.
-fn refusal_stored(contract: &Contract, outcome: &Outcome, decision: &Decision) -> bool {
-    let ended = match outcome.finding {
-        // It came out of the store.
-        Finding::Rejected(About::FirstRequest) => matches!(decision, Decision::Fail(_)),
-        Finding::Rejected(About::StoredKind) => {
-            contract.stores == Stores::Any && matches!(decision, Decision::Fail(_))
-        }
-        // Elsewhere it is one that freed the key: that is as good as new.
-        Finding::StoredError => {
-            contract.stores == Stores::Any && matches!(decision, Decision::ProbeAt(..) | Decision::Park(_))
-        }
-        Finding::Rejected(About::ThisAttempt)
-        | Finding::Applied
-        | Finding::AlreadyDone
-        | Finding::KeyReused
-        | Finding::NotApplied
-        | Finding::Unknown
-        | Finding::InProgress
-        | Finding::LeaseEnded => false,
-    };
-    ended && contract.dedupe == Dedupe::Key
 }
 
 /// Writes what comes in until the last sender is gone.
@@ -324,7 +243,7 @@ async fn sort_out(
     finished: &mut Vec<Token>,
 ) -> Vec<Settling> {
     let mut again = Vec::new();
-    let mut lost = Vec::new();
+    let mut late_answers = Vec::new();
     for ((mut settling, settlement), settled) in batch.into_iter().zip(settlements).zip(settled) {
         match settled {
             Settled::Reconsider { cancel_requested, applied_late } => {
@@ -338,6 +257,8 @@ async fn sort_out(
                 shared.note_settled(settlement, trace);
                 say(&settling, settlement);
                 measure(shared, &settling, settlement);
+                late_answers
+                    .extend(settling.is_handed_back_late(shared).then(|| settling.late_answer(shared)));
                 if let Next::Decided(Decision::RetryAt(due)) = &settlement.decision {
                     shared.look_again_at(*due);
                 }
@@ -346,15 +267,14 @@ async fn sort_out(
                 Counters::add(&shared.counters.fenced, 1);
                 shared.note_settled(settlement, Trace::None);
                 tracing::warn!(effect = %settlement.id, token = settlement.token.get(), "the lease was lost: the settle was refused");
-                let downstream = settling.claim.effect.downstream.clone();
-                lost.extend(settling.late_answer(&shared.config.worker).map(|answer| (downstream, answer)));
+                late_answers.push(settling.late_answer(shared));
             }
         }
         if shared.leases.settled(settlement.token) {
             finished.push(settlement.token);
         }
     }
-    late::report(shared, lost).await;
+    late::report(shared, late_answers).await;
     again
 }
 

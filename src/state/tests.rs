@@ -112,8 +112,8 @@ fn every_change_that_a_person_may_order_is_a_legal_transition() {
             Change::NewHistory | Change::OneResend => State::Ready,
             // The state follows from the due time; asking to cancel changes it only at the settle.
             Change::DueNow => State::Ready,
-            Change::RequestCancel | Change::Redact => continue,
-            Change::End(state) => state,
+            Change::RequestCancel | Change::Redact | Change::Reissue(None) => continue,
+            Change::End(state) | Change::Reissue(Some(state)) => state,
             Change::Park(_) | Change::Probe(..) => State::InDoubt,
         };
         assert!(subject.state.transition_to(to).is_some(), "{verb:?}: {} → {to}", subject.state);

@@ -6,8 +6,11 @@ use crate::{
     clock::Timestamp,
     decision::{Decision, History},
     effect::{Effect, EffectId},
-    outcome::{Outcome, Phase, Response, Verdict},
+    outcome::{Finding, Outcome, Phase, Response, Verdict},
 };
+
+/// What the log says of a claim that its worker handed back unstarted, too late.
+const NOT_BEGUN: &str = "not begun: handed back after its lease had ended";
 
 /// Fences every write that follows a claim. Drawn from one database-wide sequence at every claim and every operator action,
 /// never reset, never reused.
@@ -92,6 +95,12 @@ pub struct AttemptLog {
 }
 
 impl AttemptLog {
+    /// The log row of a claim that was handed back unstarted, after a sweep had taken it for an attempt.
+    pub fn not_begun(number: u32, worker: Arc<str>, claimed_at: Timestamp, ended_at: Timestamp) -> Self {
+        let outcome = Outcome::new(Finding::NotApplied, Phase::Render, NOT_BEGUN);
+        Self::of(number, worker, &outcome, claimed_at, ended_at)
+    }
+
     /// The log row of an attempt with this outcome.
     pub fn of(
         number: u32,
@@ -214,8 +223,11 @@ pub struct LateAnswer {
     pub id: EffectId,
     /// The token of the lost claim.
     pub token: Token,
-    /// The attempt as the worker saw it. Always logged.
+    /// The attempt as the worker saw it. Always logged, but for one that was never begun: see `begun`.
     pub attempt: AttemptLog,
+    /// Whether it was begun. A claim that is handed back unstarted has no attempt; it is logged only beside the row in which a
+    /// sweep took it for one, which would read as if something had been sent.
+    pub begun: bool,
     /// What the downstream said, stored when it settles the effect.
     pub response: Option<Response>,
 }

@@ -5,6 +5,8 @@
 
 mod breaker;
 mod budget;
+mod bulk;
+mod chart;
 mod claim;
 mod doctor;
 mod endpoints;
@@ -13,7 +15,9 @@ mod page;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod probe;
+mod record;
 mod retain;
+mod search;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
@@ -21,6 +25,8 @@ use std::{sync::Arc, time::Duration};
 
 pub use breaker::{Breaker, FAILURES_TO_OPEN, Origin, Sign};
 pub use budget::{Acted as PauseActed, Budget, Granted, Holds, Pause, PausedBy, Report};
+pub use bulk::{BULK_MAX, BulkInfo, BulkItemRow, BulkState, Bulks, Control, ItemOutcome, NewBulk};
+pub use chart::{CauseRow, Causes, Resolution, Traffic};
 pub use claim::{
     AttemptLog, Claim, Expired, Late, LateAnswer, Next, Overdue, RegisteredTerms, Settled, Settlement, Token,
     Want,
@@ -28,23 +34,26 @@ pub use claim::{
 pub use doctor::{Connections, EngineFacts, Examine, Examined, PostgresFacts, Session, SqliteFacts};
 pub use endpoints::Endpoints;
 pub use page::{
-    Audited, Content, Count, DownstreamInfo, Filter, Intent, LoggedAttempt, Look, PAGE_MAX, RequestFilter,
-    RequestInfo, Status, WorkerInfo,
+    Content, Count, DownstreamInfo, Filter, Intent, LoggedAttempt, Look, PAGE_MAX, Page, SEARCH_WINDOW,
+    Status, WorkerInfo,
 };
 pub use probe::{DueProbe, ProbeSettlement, ProbeWant, Probes};
+pub use record::{AuditFilter, Audited, RequestFilter, RequestInfo, RequestPlace, UnknownPlace};
 pub use retain::{AHEAD_MAX, Ahead, Batch, Retain, Retention, Step};
 
 use crate::{
     clock::Timestamp,
     contract::KeyRule,
     downstream::Rate,
-    effect::EffectId,
-    error::StoreError,
+    effect::{EffectId, NewEffect},
+    enqueue::Enqueued,
+    error::{EnqueueError, StoreError},
+    state::State,
     verb::{Actor, Change, Refusal, Seen, Verb},
 };
 
 /// The newest schema this library knows; `migrate` brings a database to it, and a newer one is refused.
-pub const SCHEMA_VERSION: i32 = 10;
+pub const SCHEMA_VERSION: i32 = 11;
 
 /// A worker as it registers itself at every (re)connect.
 #[derive(Clone, Debug)]
@@ -153,15 +162,20 @@ pub trait Store: Budget + Endpoints + Probes + Retain + identity::Identify {
     async fn now(&self) -> Result<Timestamp, StoreError>;
 }
 
-/// People's view.
+/// People's view. Nothing takes longer than five seconds: [`StoreError::TooSlow`].
 #[async_trait::async_trait]
 pub trait Inspect: Send + Sync {
     /// One effect. What was answered is left out for a login that may only view.
     async fn effect(&self, id: EffectId) -> Result<Option<Status>, StoreError>;
     /// What the application asked for with this effect. [`StoreError::is_forbidden`] for a login that may only view.
     async fn intent(&self, id: EffectId, look: Look) -> Result<Option<Intent>, StoreError>;
-    /// A page of effects, newest first.
-    async fn effects(&self, filter: &Filter) -> Result<Vec<Status>, StoreError>;
+    /// A page of effects, newest first. [`StoreError::Invalid`] for a filter that cannot be meant.
+    async fn effects(&self, filter: &Filter) -> Result<Page, StoreError>;
+    /// Why the newest effects failed, or are in doubt. [`StoreError::Invalid`] for any other state.
+    async fn causes(&self, state: State, downstream: Option<&str>) -> Result<Causes, StoreError>;
+    /// How many effects ended since `since`, by time, downstream and state, oldest first; exact at rest. It may lag by what workers of
+    /// an older version count during a deployment.
+    async fn traffic(&self, since: Timestamp, per: Resolution) -> Result<Vec<Traffic>, StoreError>;
     /// The attempts of an effect, oldest first.
     async fn attempts(&self, id: EffectId) -> Result<Vec<LoggedAttempt>, StoreError>;
     /// Effects by downstream and state; exact at rest.
@@ -173,7 +187,7 @@ pub trait Inspect: Send + Sync {
     /// Guarded requests that were answered, those first that are kept longest: where all are kept equally long, the newest.
     async fn requests(&self, filter: &RequestFilter) -> Result<Vec<RequestInfo>, StoreError>;
     /// Audit rows, newest first.
-    async fn audit(&self, effect: Option<EffectId>, limit: u32) -> Result<Vec<Audited>, StoreError>;
+    async fn audit(&self, filter: &AuditFilter) -> Result<Vec<Audited>, StoreError>;
 }
 
 /// What an action did.
@@ -199,12 +213,16 @@ pub trait Operate: Send + Sync {
         actor: &Actor,
         seen: Option<Seen>,
     ) -> Result<Acted, StoreError>;
+
+    /// Writes an effect in a transaction of its own; a mail to several people becomes one effect each, as `enqueue()` in SQL makes
+    /// of it. On PostgreSQL the login needs the right to INSERT effects.
+    async fn enqueue(&self, effect: &NewEffect) -> Result<Vec<Enqueued>, EnqueueError>;
 }
 
 /// A database, whichever it is.
-pub trait Database: Store + Inspect + Operate + Pause + Examine {}
+pub trait Database: Store + Inspect + Operate + Bulks + Pause + Examine {}
 
-impl<T: Store + Inspect + Operate + Pause + Examine> Database for T {}
+impl<T: Store + Inspect + Operate + Bulks + Pause + Examine> Database for T {}
 
 /// How to connect.
 #[derive(Clone, Debug)]

@@ -1,53 +1,58 @@
-//! What inspection asks and is told.
+//! What inspection asks and is told about effects and who carries them out. What people did, and what came in, is in `record`;
+//! causes and charts are in `chart`.
 
 use super::{Breaker, PausedBy};
 use crate::{clock::Timestamp, effect::EffectId, outcome::Verdict, state::State};
 
-/// Which effects to list. Newest first, by id.
-#[derive(Clone, Debug, Default)]
+/// Longest page.
+pub const PAGE_MAX: u32 = 1000;
+
+/// How many of the newest candidates one page looks through for what no index serves.
+pub const SEARCH_WINDOW: u32 = 10_000;
+
+/// Which effects to list: newest first, by id. What is `None` or empty does not narrow.
+///
+/// `states`, `downstream`, `key`, `metadata`, `ids` and `before` are served by indexes, and times by a search by halves over the
+/// ids (so what a clock wrote that was set back meanwhile may be missed at the edges). `operation` and `error` are looked for among
+/// the newest [`SEARCH_WINDOW`] of what is left: see [`Page::searched`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Only this state.
-    pub state: Option<State>,
+    /// In any of these states.
+    pub states: Vec<State>,
     /// Only this downstream.
     pub downstream: Option<String>,
+    /// Only this operation.
+    pub operation: Option<String>,
     /// Only this key.
     pub key: Option<String>,
+    /// Whose metadata contains this JSON object: `{"order":"A-17"}`.
+    pub metadata: Option<String>,
+    /// In whose `last_error` this stands, in upper or lower case.
+    pub error: Option<String>,
+    /// Written before this.
+    pub created_before: Option<Timestamp>,
+    /// Written at this time or after it.
+    pub created_after: Option<Timestamp>,
+    /// Only these; [`PAGE_MAX`] at most.
+    pub ids: Option<Vec<EffectId>>,
     /// Only effects whose id is lower: the keyset of the next page.
     pub before: Option<EffectId>,
     /// At most this many; [`PAGE_MAX`] at most.
     pub limit: u32,
 }
 
-/// Which guarded requests to list.
+/// A page of effects.
 #[derive(Clone, Debug, Default)]
-pub struct RequestFilter {
-    /// Only of this scope.
-    pub scope: Option<String>,
-    /// Only with this key.
-    pub key: Option<String>,
-    /// At most this many.
-    pub limit: u32,
+pub struct Page {
+    /// Newest first.
+    pub effects: Vec<Status>,
+    /// [`Filter::before`] of the next page; `None`: this is the last. A page that searched may be short, or empty, and not the
+    /// last.
+    pub next: Option<EffectId>,
+    /// Where a part of the filter is served by no index: how many of the newest candidates were looked at. `None`: everything was
+    /// found by indexes.
+    pub searched: Option<u64>,
 }
-
-/// A guarded request that was answered. What with is shown to nobody but whoever repeats it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequestInfo {
-    /// In whose space its key is unique.
-    pub scope: String,
-    /// The key that the client chose.
-    pub key: String,
-    /// When it began.
-    pub created_at: Timestamp,
-    /// Until when its answer is kept, besides as long as its effects are unfinished.
-    pub expires_at: Timestamp,
-    /// The answer's status.
-    pub status: u16,
-    /// Effects that it wrote.
-    pub effects: u64,
-}
-
-/// Longest page.
-pub const PAGE_MAX: u32 = 1000;
 
 /// An effect as `status` shows it.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -100,6 +105,10 @@ pub struct Status {
     pub finished_at: Option<Timestamp>,
     /// Its fencing token: an action carries the state and token it was decided on.
     pub token: i64,
+    /// Before this its last request may still be travelling, and resend, resolve and reissue are refused.
+    pub quiet_at: Option<Timestamp>,
+    /// An attempt of the present history ended unknown, or without a settle.
+    pub uncertain: bool,
 }
 
 /// What the application asked for, besides what [`Status`] shows. Who may only view is refused it.
@@ -109,6 +118,16 @@ pub struct Intent {
     pub target: Option<String>,
     /// The body's type.
     pub content_type: Option<String>,
+    /// More headers or message properties, as JSON text.
+    pub headers: Option<String>,
+    /// Effects of one ordering key run one at a time.
+    pub ordering_key: Option<String>,
+    /// The W3C traceparent of the business transaction.
+    pub trace_context: Option<String>,
+    /// Which login wrote it; a file has none.
+    pub enqueued_by: Option<String>,
+    /// Which guarded request wrote it: see [`super::RequestInfo::id`].
+    pub request_id: Option<i64>,
     /// Not begun after this.
     pub expires_at: Option<Timestamp>,
     /// How many bytes are to be sent; `None` when there is no content.
@@ -246,27 +265,4 @@ pub struct WorkerInfo {
     pub in_flight: u64,
     /// Its version.
     pub version: String,
-}
-
-/// An audit row.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Audited {
-    /// Number.
-    pub id: i64,
-    /// When.
-    pub at: Timestamp,
-    /// Who.
-    pub who: String,
-    /// Which verb.
-    pub verb: String,
-    /// Which effect.
-    pub effect_id: Option<EffectId>,
-    /// Which downstream, where it was about no effect.
-    pub downstream: Option<String>,
-    /// From which state.
-    pub from_state: Option<String>,
-    /// To which state.
-    pub to_state: Option<String>,
-    /// The reason given.
-    pub reason: Option<String>,
 }

@@ -8,7 +8,7 @@ use crate::{contract::OnUnknown, effect::EffectId};
 const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn verbs() -> [Verb; 6] {
+fn verbs() -> [Verb; 9] {
     [
         Verb::Retry,
         Verb::Resend,
@@ -16,11 +16,26 @@ fn verbs() -> [Verb; 6] {
         Verb::ResolveApplied { response: None },
         Verb::ResolveNotApplied,
         Verb::Redact,
+        Verb::Reissue { resolve: None },
+        Verb::Reissue { resolve: Some(Resolved::Applied) },
+        Verb::Reissue { resolve: Some(Resolved::NotApplied) },
     ]
 }
 
+#[test]
+fn a_verb_is_read_back_from_its_word() {
+    for verb in verbs() {
+        assert_eq!(Verb::of_word(verb.as_str()), Some(verb));
+    }
+    assert_eq!(Verb::of_word("pay"), None);
+}
+
 fn somebody() -> Actor {
-    Actor { who: "mika".to_owned(), reason: Some("the vendor's page shows it".to_owned()) }
+    Actor {
+        who: "mika".to_owned(),
+        reason: Some("the vendor's page shows it".to_owned()),
+        ..Actor::default()
+    }
 }
 
 fn subject(state: State, uncertain: bool) -> Subject {
@@ -97,6 +112,10 @@ fn ordered(verb: &Verb, state: State, uncertain: bool) -> Option<Change> {
         (Verb::ResolveApplied { .. }, State::InDoubt) => Some(Change::End(State::Succeeded)),
         (Verb::ResolveNotApplied, State::InDoubt) => Some(Change::End(State::Failed)),
         (Verb::Redact, state) if state.is_terminal() => Some(Change::Redact),
+        (Verb::Reissue { resolve: None }, state) if state.is_terminal() => Some(Change::Reissue(None)),
+        (Verb::Reissue { resolve: Some(resolved) }, State::InDoubt) => {
+            Some(Change::Reissue(Some(resolved.state())))
+        }
         _ => None,
     }
 }
@@ -139,9 +158,10 @@ fn an_action_on_what_has_changed_since_is_stale_whatever_it_is() {
 #[test]
 fn who_changes_an_outcome_says_why() {
     let in_doubt = subject(State::InDoubt, true);
-    for verb in [Verb::ResolveApplied { response: None }, Verb::ResolveNotApplied] {
+    let reissue = Verb::Reissue { resolve: Some(Resolved::NotApplied) };
+    for verb in [Verb::ResolveApplied { response: None }, Verb::ResolveNotApplied, reissue] {
         for reason in [None, Some(String::new()), Some(" \n".to_owned())] {
-            let actor = Actor { who: "mika".to_owned(), reason };
+            let actor = Actor { who: "mika".to_owned(), reason, ..Actor::default() };
             let refused = judge(&verb, &actor, None, &in_doubt, NOW);
             assert_eq!(refused, Err(Refusal::NeedsReason { verb: verb.as_str() }));
         }
@@ -151,7 +171,8 @@ fn who_changes_an_outcome_says_why() {
 
 #[test]
 fn nobody_decides_while_the_last_request_may_still_be_travelling() {
-    for verb in [Verb::Resend, Verb::ResolveApplied { response: None }, Verb::ResolveNotApplied] {
+    let reissue = Verb::Reissue { resolve: Some(Resolved::Applied) };
+    for verb in [Verb::Resend, Verb::ResolveApplied { response: None }, Verb::ResolveNotApplied, reissue] {
         let until = |quiet_at| Subject { quiet_at: Some(quiet_at), ..subject(State::InDoubt, true) };
         let later = NOW.plus(Duration::from_micros(1));
         let refused = judge(&verb, &somebody(), None, &until(later), NOW);
@@ -205,5 +226,25 @@ fn a_cancel_of_an_uncertain_effect_that_can_be_asked_about_waits_until_its_reque
             Subject { contract: Some(contract.clone()), quiet_at, ..subject(State::Retrying, true) };
         let change = judge(&Verb::Cancel, &somebody(), None, &subject, NOW);
         assert_eq!(change, Ok(Change::Probe(at, why.clone())));
+    }
+}
+
+#[test]
+fn what_was_superseded_or_has_no_payload_any_more_is_not_reissued() {
+    let judged = |subject: Subject| {
+        let resolve = (subject.state == State::InDoubt).then_some(Resolved::NotApplied);
+        judge(&Verb::Reissue { resolve }, &somebody(), None, &subject, NOW)
+    };
+    for state in [State::Succeeded, State::Failed, State::Cancelled, State::Expired, State::InDoubt] {
+        let of = || subject(state, state == State::InDoubt);
+        assert!(judged(of()).is_ok(), "{state}");
+        assert_eq!(judged(Subject { superseded: true, ..of() }), Err(Refusal::Superseded), "{state}");
+        assert_eq!(
+            judged(Subject { payload_dropped: true, ..of() }),
+            Err(Refusal::PayloadDropped),
+            "{state}"
+        );
+        // A new key is what these call for; and what the downstream saw under the old one says nothing of it.
+        assert!(judged(Subject { refusal_stored: true, log_dropped: true, ..of() }).is_ok(), "{state}");
     }
 }

@@ -26,6 +26,7 @@ use tokio::{
     task::JoinSet,
 };
 
+use super::certificates::Certificates;
 use crate::support::eventually;
 
 /// Longer than an exchange takes on a busy machine.
@@ -56,18 +57,8 @@ pub(super) fn served(toml: &str, secret: &str) -> Served {
 /// An effect with a small payload.
 pub(super) fn effect(key: &str) -> Effect {
     Effect {
-        id: EffectId::new(1),
-        downstream: "shop".into(),
-        operation: None,
-        key: key.to_owned(),
         payload: Some(r#"{"amount":1500}"#.to_owned()),
-        body: None,
-        content_type: None,
-        headers: None,
-        target: None,
-        metadata: None,
-        trace_context: None,
-        created_at: Timestamp::from_micros(0),
+        ..Effect::new(EffectId::new(1), "shop", key, Timestamp::from_micros(0))
     }
 }
 
@@ -89,6 +80,8 @@ pub(super) async fn deliver(downstream: &dyn Downstream, effect: Effect, timeout
 /// A server of the test's own, in a folder of its own, that may be killed and started again. It dies with the test.
 pub(super) struct Server {
     pub(super) port: u16,
+    /// Where it speaks TLS, if it speaks it on a port of its own.
+    pub(super) tls_port: u16,
     pub(super) folder: TempDir,
     command: fn(&Self) -> Command,
     more: Vec<String>,
@@ -124,11 +117,27 @@ impl Server {
         server
     }
 
+    /// A Redis that speaks TLS on a port of its own, at 127.0.0.1 and 127.0.0.2.
+    pub(super) async fn redis_with_tls(certificates: &Certificates) -> Self {
+        let mut server = Self::new(|server| {
+            let mut command = Command::new("redis-server");
+            let (port, tls_port) = (server.port.to_string(), server.tls_port.to_string());
+            command.args(["--port", &port, "--tls-port", &tls_port, "--bind", "127.0.0.1", "127.0.0.2"]);
+            command.args(["--tls-auth-clients", "no", "--save", "", "--dir"]);
+            command.arg(server.folder.path()).args(&server.more);
+            command
+        });
+        let [certificate, key] = certificates.server().map(|path| path.display().to_string());
+        server.more = ["--tls-cert-file", &certificate, "--tls-key-file", &key].map(str::to_owned).into();
+        server.start().await;
+        server
+    }
+
     fn new(command: fn(&Self) -> Command) -> Self {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("it is bound").port();
+        let free = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").expect("a free port"));
+        let [port, tls_port] = free.map(|listener| listener.local_addr().expect("it is bound").port());
         let folder = tempfile::Builder::new().prefix("aftercommit-broker-").tempdir().expect("a folder");
-        Self { port, folder, command, more: Vec::new(), child: None }
+        Self { port, tls_port, folder, command, more: Vec::new(), child: None }
     }
 
     pub(super) fn place(&self) -> String {

@@ -114,18 +114,8 @@ async fn connection(
 
 fn effect(number: i64) -> Effect {
     Effect {
-        id: EffectId::new(number),
-        downstream: "target".into(),
-        operation: None,
-        key: format!("order-{number}/charge"),
         payload: Some(format!("{{\"order\": {number}}}")),
-        body: None,
-        content_type: None,
-        headers: None,
-        target: None,
-        metadata: None,
-        trace_context: None,
-        created_at: SystemClock.wall(),
+        ..Effect::new(EffectId::new(number), "target", format!("order-{number}/charge"), SystemClock.wall())
     }
 }
 

@@ -4,6 +4,7 @@
 pub(crate) mod amqp;
 #[cfg(any(feature = "nats", feature = "redis"))]
 mod brokers;
+mod certificates;
 #[cfg(all(feature = "amqp", feature = "nats", feature = "redis"))]
 mod cloudevents;
 mod conformance;

@@ -46,6 +46,7 @@ mod shop;
 mod signals;
 mod sqlite;
 pub(crate) mod tcp_proxy;
+mod told;
 mod unit_file;
 mod viewer;
 mod webhooks;

@@ -42,7 +42,7 @@ fn registration() -> Registration {
 }
 
 fn person() -> Actor {
-    Actor { who: "ann".to_owned(), reason: Some("no longer wanted".to_owned()) }
+    Actor { who: "ann".to_owned(), reason: Some("no longer wanted".to_owned()), ..Actor::default() }
 }
 
 /// One of the store's operations, given up after `patience`.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sqlx::Connection as _;
+
 use super::processes::{aftercommit, run, run_ok};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -73,6 +75,35 @@ async fn a_purge_says_what_it_would_drop_and_then_drops_it() {
     assert!(said.contains("payloads of 1 effect, history of 1 effect, keys of 1 effect"), "{said}");
     let (status, _, _) = run(&mut command(&["effects", "show", "1"]), SOON).await;
     assert_eq!(status.code(), Some(3), "it is gone");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dry_run_says_that_a_clock_which_is_not_believed_would_drop_no_key() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let command = called_off(folder.path()).await;
+    run_ok(&mut command(&["effects", "cancel", "1"]), SOON).await;
+    let url = format!("sqlite:{}", folder.path().join("shop.db").display());
+    let mut database = sqlx::SqliteConnection::connect(&url).await.expect("the file is there");
+    let back = "UPDATE aftercommit_retention SET looked_at = looked_at - 172800000000";
+    sqlx::query(back).execute(&mut database).await.expect("the clock seems to have jumped");
+    database.close().await.expect("it closes");
+    for (words, keys, ahead) in [
+        (&["purge", "--dry-run", "--json"][..], 0, true),
+        (&["purge", "--dry-run", "--json", "--trust-clock"], 1, false),
+    ] {
+        let (status, out, err) = run(&mut command(words), SOON).await;
+        assert!(status.success(), "{err}");
+        let would: serde_json::Value = serde_json::from_str(&out).expect("one object");
+        assert_eq!((&would["keys"], &would["clock_ahead"]), (&keys.into(), &ahead.into()), "{words:?}");
+        assert_eq!(would["payloads"], 1, "payloads go by the clock as it is");
+        assert_eq!(err.contains("No key") && err.contains("--trust-clock"), ahead, "{words:?}: {err}");
+    }
+    let (status, out, err) = run(&mut command(&["purge", "--yes"]), SOON).await;
+    assert_eq!(status.code(), Some(5), "{out}{err}");
+    assert!(
+        out.contains("keys of 0 effects") && err.contains("No key was dropped"),
+        "as was told: {out}{err}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

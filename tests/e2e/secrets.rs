@@ -1,8 +1,8 @@
 //! Secrets appear in no output: more than twenty of them are planted wherever one can stand, downstreams repeat ours in every
 //! part of an answer, and everything that the processes print or store is searched, with the logs at `trace`.
 //!
-//! Shown by design: `metadata`, and a downstream's own words in the stored response. What is sent (payload, body, headers,
-//! target) is not.
+//! Shown by design: `metadata`, a downstream's own words in the stored response, and by `effects show` an effect's path, without
+//! its query. What else is sent (payload, body, headers, whole URLs) is not.
 
 mod echo;
 mod planted;
@@ -75,7 +75,11 @@ async fn looked_at(shop: &Shop, config: &PathBuf) -> String {
         commands.push(vec!["effects".to_owned(), "show".to_owned(), id.to_string(), "--json".to_owned()]);
     }
     for arguments in commands {
-        let (_status, out, err) = run(command(shop, config).args(&arguments), SOON).await;
+        let (_status, mut out, err) = run(command(shop, config).args(&arguments), SOON).await;
+        if arguments.iter().any(|word| word == "show") {
+            // A path says what the effect asks for, and this is where it may be seen.
+            out = out.replace(TARGET_PATH, "…");
+        }
         write!(shown, "== {arguments:?}\n{out}{err}").expect("writing into a String cannot fail");
     }
     // What base_url holds is configuration, and this is where it may be seen.

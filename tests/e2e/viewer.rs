@@ -59,6 +59,9 @@ async fn a_viewer_sees_every_list_and_nothing_that_was_sent_or_answered(db: &Tes
     let (status, out, err) = run(&mut viewer(&["effects", "show", &id, "--payload"]), SOON).await;
     assert_eq!(status.code(), Some(1), "{out}{err}");
     assert!(err.contains("this login may not read what effects carry"), "{err}");
+    let (status, out, err) = run(&mut viewer(&["endpoints", "list", "hooks"]), SOON).await;
+    assert_eq!(status.code(), Some(1), "{out}{err}");
+    assert!(err.contains("may not see the endpoints") && !err.contains("permission denied"), "{err}");
     let (_, out, err) = run(&mut viewer(&["doctor"]), SOON).await;
     assert!(out.contains(&login) && out.contains("triggers"), "{out}{err}");
     let (status, _, err) = run(&mut viewer(&["effects", "cancel", "2"]), SOON).await;

@@ -156,7 +156,7 @@ async fn a_pause_stops_a_probe_between_two_pages(db: &TestDatabase) {
     let store = FaultyStore::over(db.store.clone());
     let worker = Running::start(engine(store.clone(), "w", vec![served(&asked)]));
     barrier.wait().await;
-    let ann = aftercommit::verb::Actor { who: "ann".to_owned(), reason: None };
+    let ann = aftercommit::verb::Actor { who: "ann".to_owned(), ..Default::default() };
     db.store.pause("pay", &ann).await.expect("pausing works");
     // Whatever begins after this sees the pause, and has come to its end when the next one begins.
     let looks = store.calls(Op::Budget);

@@ -127,11 +127,11 @@ async fn a_revoked_key_pauses_burns_nothing_and_resumes(db: &TestDatabase) {
     assert_eq!(db.sql.number("SELECT max(attempts) FROM aftercommit.queue").await, 0, "none is counted");
     let logged: usize = db.sql.number("SELECT count(*) FROM aftercommit.attempts").await.try_into().unwrap();
     assert_eq!(logged, made, "and every one is in the log");
-    let audit = db.store.audit(None, 100).await.expect("the audit is readable");
+    let audit = db.audit(None, 100).await;
     assert_eq!(audit.len(), 1, "{audit:?}");
     assert!(audit[0].reason.as_deref().is_some_and(|why| why.contains("401")), "{audit:?}");
     revoked.store(false, Ordering::SeqCst);
-    let ann = aftercommit::verb::Actor { who: "ann".to_owned(), reason: None };
+    let ann = aftercommit::verb::Actor { who: "ann".to_owned(), ..Default::default() };
     db.store.resume("pay", &ann).await.expect("resuming works");
     all_succeed(db, &ids).await;
     for worker in workers {
@@ -280,7 +280,11 @@ async fn a_pause_by_hand_lets_an_open_call_end_and_begins_no_other(db: &TestData
     let open = db.insert("pay", "open").await;
     let running = worker(db, "w", vec![served("pay", &downstream, key_terms())]).await;
     barrier.wait().await;
-    let ann = aftercommit::verb::Actor { who: "ann".to_owned(), reason: Some("why".to_owned()) };
+    let ann = aftercommit::verb::Actor {
+        who: "ann".to_owned(),
+        reason: Some("why".to_owned()),
+        ..Default::default()
+    };
     db.store.pause("pay", &ann).await.expect("pausing works");
     let held = db.insert("pay", "held").await;
     barrier.wait().await;
@@ -384,7 +388,7 @@ async fn a_paused_effect_that_would_pass_its_window_is_parked(db: &TestDatabase)
     let of = || vec![at_origin("pay", &downstream, at_once(key_terms()))];
     engine(db.store.clone(), "w1", of()).run_once(Stop::default()).await.expect("a round");
     assert_eq!(db.status(id).await.last_outcome, Some(Verdict::Unknown));
-    let ann = aftercommit::verb::Actor { who: "ann".to_owned(), reason: None };
+    let ann = aftercommit::verb::Actor { who: "ann".to_owned(), ..Default::default() };
     db.store.pause("pay", &ann).await.expect("pausing works");
     db.shift_back("queue", "first_sent_at", id, Duration::from_secs(24 * 3600)).await;
     db.shift_back("queue", "sweep_at", id, Duration::from_secs(24 * 3600)).await;

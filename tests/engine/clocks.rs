@@ -11,16 +11,28 @@ use std::{
 
 use aftercommit::{
     clock::{Boot, Clock, SystemClock, Timestamp},
+    contract::OnUnknown,
     engine::Engine,
+    outcome::Verdict,
     state::State,
 };
+use tokio::sync::Barrier;
+use tokio_util::task::TaskTracker;
 
-use super::{Running, Stop, at_once, config, reaches, served, unknown};
-use crate::support::{LEASE, Script, Scripted, TestDatabase, answer, key_terms, on_every_database};
+use super::{
+    PATIENCE, Running, Stop, at_once, config,
+    faulty::{FaultyStore, Op},
+    leases::end_all_leases,
+    reaches, served, unknown,
+};
+use crate::support::{
+    LEASE, Script, Scripted, TestDatabase, answer, eventually, key_terms, none_terms, on_every_database,
+};
 
 on_every_database!(
     a_wrong_wall_clock_changes_nothing,
     a_worker_that_was_suspended_after_its_claim_sends_nothing,
+    a_hold_effect_that_was_swept_and_is_handed_back_unstarted_says_so_in_the_log,
 );
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -106,4 +118,44 @@ async fn a_worker_that_was_suspended_after_its_claim_sends_nothing(db: &TestData
     let other = super::engine(db.store.clone(), "other", vec![of]);
     other.run_once(Stop::default()).await.expect("a round");
     assert_eq!((db.state(id).await, downstream.calls().len()), (State::Succeeded, 1));
+}
+
+/// As after SIGSTOP: its lease ended, another worker parked the effect as if it had been sent, and then it wakes, renews nothing, and
+/// finds the gate shut. The effect is sent after that, once; the log must not read as if it had been resent.
+async fn a_hold_effect_that_was_swept_and_is_handed_back_unstarted_says_so_in_the_log(db: &TestDatabase) {
+    let clock = Arc::new(Wrong { wall: (Duration::ZERO, true), suspended: Mutex::default() });
+    let store = FaultyStore::over(db.store.clone());
+    let barrier = Arc::new(Barrier::new(2));
+    let gate = barrier.clone();
+    let sleeper = Scripted::by(move |_| Script::MeetFirst(gate.clone(), answer(200, "{}")));
+    let other = Scripted::applying();
+    let of = |downstream: &Arc<Scripted>| served("mail", downstream, at_once(none_terms(OnUnknown::Hold)));
+    let id = db.insert("mail", "k").await;
+    let first = Engine::new(store.clone(), vec![of(&sleeper)], config("first"), clock.clone());
+    let first = first.expect("settings fit");
+    let slept = TaskTracker::new().spawn(async move { first.run_once(Stop::default()).await });
+    barrier.wait().await;
+    let renewal = store.hold(Op::Renew);
+    end_all_leases(db).await;
+    *clock.suspended.lock().unwrap() += LEASE;
+    let second = super::engine(db.store.clone(), "second", vec![of(&other)]);
+    second.run_once(Stop::default()).await.expect("a sweep");
+    assert_eq!(db.state(id).await, State::InDoubt, "as far as anybody could know");
+    barrier.wait().await;
+    let logged = async || (db.log(id).await.len() == 2).then_some(());
+    eventually(PATIENCE, "the hand-back is in the log", logged).await;
+    let freed = async || {
+        renewal.notify_one();
+        slept.is_finished().then_some(())
+    };
+    eventually(PATIENCE, "the first worker ends", freed).await;
+    slept.await.expect("it does not panic").expect("a round");
+    assert_eq!((sleeper.refused(), sleeper.calls().len()), (1, 0), "it sent nothing");
+    second.run_once(Stop::default()).await.expect("a round");
+    assert_eq!((db.state(id).await, other.calls().len()), (State::Succeeded, 1));
+    let log = db.log(id).await;
+    let rows: Vec<_> = log.iter().map(|row| (row.attempt, row.outcome, row.late)).collect();
+    let applied = (2, Verdict::Applied, false);
+    assert_eq!(rows, [(1, Verdict::Unknown, false), (1, Verdict::NotApplied, true), applied]);
+    assert!(log[1].error.as_deref().is_some_and(|said| said.starts_with("not begun")), "{log:?}");
 }

@@ -33,7 +33,7 @@ on_every_database!(
 );
 
 fn by_hand() -> Actor {
-    Actor { who: "ops".to_owned(), reason: Some("it hangs".to_owned()) }
+    Actor { who: "ops".to_owned(), reason: Some("it hangs".to_owned()), ..Actor::default() }
 }
 
 fn three_attempts() -> RegisteredTerms {

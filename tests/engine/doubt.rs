@@ -30,7 +30,7 @@ on_every_database!(
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 fn by_hand() -> Actor {
-    Actor { who: "ops".to_owned(), reason: Some("looked it up".to_owned()) }
+    Actor { who: "ops".to_owned(), reason: Some("looked it up".to_owned()), ..Actor::default() }
 }
 
 /// Trap T4.

@@ -28,7 +28,7 @@ on_every_database!(
 );
 on_postgres!(a_lease_shorter_than_the_timeout_is_refused);
 
-async fn end_all_leases(db: &TestDatabase) {
+pub(super) async fn end_all_leases(db: &TestDatabase) {
     let ended = db.engine.before(db.engine.now(), 4 * LEASE);
     db.sql.execute(&format!("UPDATE aftercommit.claims SET lease_until = {ended}")).await;
 }

@@ -45,7 +45,7 @@ on_every_database!(
 );
 
 fn by_hand() -> Actor {
-    Actor { who: "ops".to_owned(), reason: Some("looked it up".to_owned()) }
+    Actor { who: "ops".to_owned(), reason: Some("looked it up".to_owned()), ..Actor::default() }
 }
 
 /// A downstream that can be asked, with timeouts that no busy machine comes near: what a test waits for is moved into the past

@@ -242,7 +242,7 @@ async fn a_refusal_that_came_out_of_the_store_is_not_retried(db: &TestDatabase) 
     let worker = Running::start(engine(db.store.clone(), "w", vec![served("mollie", "mollie", &vendor, "")]));
     reaches(db, id, State::Failed).await;
     worker.drain().await;
-    let ann = Actor { who: "ann".to_owned(), reason: Some("once more".to_owned()) };
+    let ann = Actor { who: "ann".to_owned(), reason: Some("once more".to_owned()), ..Actor::default() };
     let acted = db.store.act(id, &Verb::Retry, &ann, None).await.expect("acting works");
     assert!(matches!(acted, Acted::Refused(Refusal::RefusalStored)), "{acted:?}");
 }

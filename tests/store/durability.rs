@@ -72,6 +72,7 @@ async fn everything_that_is_acted_on(db: &TestDatabase, stage: &Stage, run: &str
         id: lost.effect.id,
         token: lost.token(),
         attempt: Settling::of(&lost).attempt(&refused),
+        begun: true,
         response: None,
     };
     store.late(&[late]).await.expect("late answers are taken");

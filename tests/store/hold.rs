@@ -36,7 +36,7 @@ async fn put_on_hold(db: &TestDatabase) {
 }
 
 async fn lift(db: &TestDatabase) {
-    let actor = Actor { who: "ann".to_owned(), reason: Some("looked".to_owned()) };
+    let actor = Actor { who: "ann".to_owned(), reason: Some("looked".to_owned()), ..Actor::default() };
     let lifted = db.store.lift_hold(&actor).await.expect("lifting works");
     assert!(matches!(lifted, Lifted::Done(_)), "{lifted:?}");
 }
@@ -47,6 +47,7 @@ fn late(claim: &Claim) -> LateAnswer {
         id: claim.effect.id,
         token: claim.token(),
         attempt: Settling::of(claim).attempt(&outcome),
+        begun: true,
         response: outcome.response,
     }
 }

@@ -3,12 +3,12 @@
 use aftercommit::{
     outcome::{Finding, Outcome, Phase, Verdict},
     state::State,
-    store::{Claim, Late, LateAnswer, Settled},
+    store::{AttemptLog, Claim, Late, LateAnswer, Settled},
     verb::Verb,
 };
 
 use super::stage::{Stage, in_an_hour, person};
-use crate::support::{Settling, TestDatabase, Worker, answer, key_terms, on_every_way, registered};
+use crate::support::{LEASE, Settling, TestDatabase, Worker, answer, key_terms, on_every_way, registered};
 
 on_every_way! {
     a_late_success_settles_an_uncertain_effect_that_nobody_holds,
@@ -18,6 +18,7 @@ on_every_way! {
     a_late_success_after_a_persons_not_applied_is_loud,
     a_late_success_contradicts_a_persons_not_applied_also_in_flight,
     a_late_answer_is_logged_once,
+    a_late_hand_back_is_logged_beside_the_sweeps_row_and_nowhere_else,
 }
 
 /// A claim whose lease ended and that was swept into a retry.
@@ -35,6 +36,7 @@ fn late(claim: &Claim, outcome: &Outcome) -> LateAnswer {
         id: claim.effect.id,
         token: claim.token(),
         attempt: Settling::of(claim).attempt(outcome),
+        begun: true,
         response: outcome.response.clone(),
     }
 }
@@ -164,4 +166,34 @@ async fn a_late_answer_is_logged_once(db: &TestDatabase) {
         );
     }
     assert_eq!(late_rows(db, &claim).await, [Verdict::NotApplied]);
+}
+
+/// It would read as if something had been sent; without a sweep's row there is nothing to set right.
+async fn a_late_hand_back_is_logged_beside_the_sweeps_row_and_nowhere_else(db: &TestDatabase) {
+    let stage = Stage::by_key(db, "pay").await;
+    let handed_back = |claim: &Claim| LateAnswer {
+        id: claim.effect.id,
+        token: claim.token(),
+        attempt: AttemptLog::not_begun(
+            claim.number,
+            "w1".into(),
+            claim.claimed_at,
+            claim.claimed_at.plus(LEASE),
+        ),
+        begun: false,
+        response: None,
+    };
+    let swept = lost(db, &stage, "swept").await;
+    let kept = stage.claimed(db, "kept").await;
+    for _ in 0..2 {
+        let told = db.store.late(&[handed_back(&swept), handed_back(&kept)]).await;
+        assert_eq!(told.expect("late answers are taken"), [Late::Logged, Late::Logged]);
+    }
+    let log = db.log(swept.effect.id).await;
+    let rows: Vec<_> = log.iter().map(|row| (row.attempt, row.outcome, row.late)).collect();
+    assert_eq!(rows, [(1, Verdict::Unknown, false), (1, Verdict::NotApplied, true)]);
+    let said = log[1].error.as_deref();
+    assert_eq!(said, Some("not begun: handed back after its lease had ended"));
+    assert_eq!(db.state(swept.effect.id).await, State::Retrying, "it changed nothing");
+    assert!(db.log(kept.effect.id).await.is_empty());
 }

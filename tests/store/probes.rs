@@ -137,6 +137,7 @@ async fn a_late_success_wins_over_an_open_probe(db: &TestDatabase) {
         id: claim.effect.id,
         token: claim.token(),
         attempt: Settling::of(&claim).attempt(&outcome),
+        begun: true,
         response: outcome.response.clone(),
     };
     assert_eq!(db.store.late(&[late]).await.expect("heard"), [Late::Succeeded]);
@@ -174,6 +175,7 @@ async fn a_late_success_after_probes_saw_it_absent_is_loud(db: &TestDatabase) {
             id: claim.effect.id,
             token: claim.token(),
             attempt: Settling::of(&claim).attempt(&outcome),
+            begun: true,
             response: outcome.response.clone(),
         };
         assert_eq!(db.store.late(&[late]).await.expect("heard"), [Late::Contradicts], "{key}");

@@ -262,6 +262,7 @@ async fn a_late_answer_that_meets_the_purge_of_its_key_leaves_no_log(db: &TestDa
             id: claim.effect.id,
             token: claim.token(),
             attempt: Settling::of(&claim).attempt(&Outcome::new(Finding::Applied, Phase::Done, "")),
+            begun: true,
             response: None,
         });
     }

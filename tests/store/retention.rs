@@ -227,7 +227,7 @@ async fn a_redacted_effect_keeps_key_and_outcome(db: &TestDatabase) {
         assert!(after.payload_dropped && after.response.is_none(), "{after:?}");
         let words = db.log(id).await.into_iter().filter_map(|row| row.error);
         assert!(words.chain(after.last_error.clone()).all(|word| word == "redacted"), "{state}");
-        let audit = db.store.audit(Some(id), 1).await.expect("readable");
+        let audit = db.audit(Some(id), 1).await;
         assert_eq!((audit[0].verb.as_str(), audit[0].reason.is_some()), ("redact", true));
         let same =
             NewEffect::to(state.as_str()).key(key("k")).json_text(r#"{"card": "4242"}"#).expect("JSON");
@@ -261,6 +261,7 @@ async fn a_late_answer_for_a_purged_effect_changes_nothing(db: &TestDatabase) {
         id: claim.effect.id,
         token: claim.token(),
         attempt: Settling::of(&claim).attempt(&outcome),
+        begun: true,
         response: None,
     };
     drop_all(db, Step::Payloads).await;

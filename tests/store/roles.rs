@@ -1,8 +1,20 @@
 //! Defends: an application's role can write effects and read its own, and nothing else (PostgreSQL).
 
+use std::sync::Arc;
+
+use aftercommit::{
+    NewEffect,
+    error::StoreError,
+    state::State,
+    store::{
+        self, Acted, AuditFilter, BulkState, Control, Database, Filter, ItemOutcome, Look, NewBulk, Options,
+        RequestFilter, Resolution, Step,
+    },
+    verb::{Actor, BulkItem, Seen, Verb},
+};
 use sqlx::{Postgres, pool::PoolConnection};
 
-use super::stage::Stage;
+use super::stage::{Stage, person};
 use crate::support::{Settling, TestDatabase, close_session, on_postgres, on_session};
 
 on_postgres! {
@@ -14,6 +26,8 @@ on_postgres! {
     the_catalog_grants_an_application_nothing_more,
     a_trigger_function_cannot_be_attached,
     every_definer_function_has_a_fixed_search_path,
+    who_may_view_sees_every_list_and_does_nothing,
+    who_operates_reissues_and_carries_out_bulks,
 }
 
 /// A session whose user is a member of `aftercommit_app`, as an application's is.
@@ -268,4 +282,101 @@ async fn every_definer_function_has_a_fixed_search_path(db: &TestDatabase) {
        WHERE pronamespace = 'aftercommit'::regnamespace AND prosecdef \
          AND NOT coalesce(proconfig @> ARRAY['search_path=pg_catalog, pg_temp'], false)";
     assert_eq!(list(db, loose).await, Vec::<String>::new());
+}
+
+/// A store whose login is a member of this role.
+async fn as_role(db: &TestDatabase, role: &str) -> Arc<dyn Database> {
+    let url = format!("{}?options=-c%20role%3D{role}", db.url);
+    let options = Options { max_connections: 2, ..Options::default() };
+    store::connect(&url, &options).await.expect("the role connects")
+}
+
+async fn who_may_view_sees_every_list_and_does_nothing(db: &TestDatabase) {
+    let stage = Stage::by_key(db, "pay").await;
+    let id = stage.failed(db, "k").await;
+    stage.parked(db, "doubtful").await;
+    let viewer = as_role(db, "aftercommit_viewer").await;
+    let text = |text: &str| Some(text.to_owned());
+    let all = || Filter { limit: 10, ..Filter::default() };
+    let mut filters = vec![
+        all(),
+        Filter { metadata: text("{\"a\":1}"), ..all() },
+        Filter { error: text("declined"), operation: text("charge"), ..all() },
+        Filter { key: text("k"), ..all() },
+        Filter { downstream: text("pay"), ..all() },
+        Filter { ids: Some(vec![id]), ..all() },
+        Filter { created_after: Some(db.now().await), ..all() },
+    ];
+    filters.extend(State::ALL.map(|state| Filter { states: vec![state], ..all() }));
+    for filter in filters {
+        viewer.effects(&filter).await.unwrap_or_else(|error| panic!("{filter:?}: {error:?}"));
+    }
+    let seen = viewer.effect(id).await.expect("readable").expect("it is there");
+    assert!(seen.response.is_none() && seen.last_error.is_some());
+    viewer.attempts(id).await.expect("readable");
+    for state in [State::Failed, State::InDoubt] {
+        assert_eq!(viewer.causes(state, None).await.expect("readable").rows.len(), 1);
+    }
+    viewer.traffic(db.now().await, Resolution::Hour).await.expect("readable");
+    viewer.audit(&AuditFilter { limit: 9, ..AuditFilter::default() }).await.expect("readable");
+    viewer.requests(&RequestFilter { limit: 9, ..RequestFilter::default() }).await.expect("readable");
+    viewer.bulks(9).await.expect("readable");
+    viewer.bulk(1).await.expect("readable");
+    viewer.counts().await.expect("readable");
+    viewer.downstreams().await.expect("readable");
+    viewer.workers().await.expect("readable");
+    let forbidden = |result: Result<(), StoreError>| assert!(result.is_err_and(|error| error.is_forbidden()));
+    forbidden(viewer.intent(id, Look::Size).await.map(drop));
+    for verb in [Verb::Retry, Verb::Reissue { resolve: None }] {
+        forbidden(viewer.act(id, &verb, &person(), None).await.map(drop));
+    }
+    let seen = Seen { state: State::Failed, token: 1 };
+    let bulk = NewBulk { verb: "retry".to_owned(), actor: person(), ..NewBulk::default() };
+    forbidden(viewer.start_bulk(&bulk, &[(id, seen)]).await.map(drop));
+    forbidden(viewer.pause("pay", &person()).await.map(drop));
+}
+
+async fn who_operates_reissues_and_carries_out_bulks(db: &TestDatabase) {
+    let stage = Stage::by_key(db, "pay").await;
+    let id = stage.failed(db, "k").await;
+    let operator = as_role(db, "aftercommit_operator").await;
+    let seen = Seen { state: State::Failed, token: db.status(id).await.token };
+    let bulk = NewBulk { verb: "reissue".to_owned(), actor: person(), ..NewBulk::default() };
+    let bulk = operator.start_bulk(&bulk, &[(id, seen), (id, seen)]).await.expect("an operator starts bulks");
+    let minute = std::time::Duration::from_secs(60);
+    operator.take_bulk("r1", minute).await.expect("and takes them").expect("it waits");
+    let actor = Actor { bulk: Some(BulkItem { bulk, n: 1 }), ..person() };
+    let acted = operator.act(id, &Verb::Reissue { resolve: None }, &actor, Some(seen)).await;
+    assert!(matches!(&acted, Ok(Acted::Done(_, old)) if old.superseded_by.is_some()), "{acted:?}");
+    operator.bulk_refused(bulk, 2, ItemOutcome::Stale, "it changed").await.expect("and says what became");
+    operator.control_bulk(bulk, Control::Pause, &person()).await.expect("and pauses");
+    operator.control_bulk(bulk, Control::Resume, &person()).await.expect("and resumes");
+    operator.keep_bulk(bulk, "r1", minute).await.expect("and keeps");
+    operator.end_bulk(bulk).await.expect("and ends");
+    assert_eq!(
+        db.store.bulk(bulk).await.expect("readable").map(|info| info.state),
+        Some(BulkState::Finished)
+    );
+    let new = db.status(id).await.superseded_by.expect("it was reissued");
+    assert_eq!(
+        db.store.intent(new, Look::Size).await.expect("readable").and_then(|intent| intent.enqueued_by),
+        db.store.intent(id, Look::Size).await.expect("readable").and_then(|intent| intent.enqueued_by),
+        "written for whom the old one was written, not for the operator"
+    );
+    // The function looks for itself: who may call it can do no more with it than the verb does.
+    for (effect, why) in [(id, "superseded"), (new, "has not ended")] {
+        let call = format!("SET ROLE aftercommit_operator; SELECT aftercommit.reissue({effect})");
+        let error = db.sql.refused(&call).await.to_string();
+        assert!(error.contains("cannot be reissued") && error.contains(why), "{error}");
+    }
+    for role in ["aftercommit_app", "aftercommit_worker", "aftercommit_viewer"] {
+        let call = format!("SET ROLE {role}; SELECT aftercommit.reissue({id})");
+        let error = db.sql.refused(&call).await.to_string();
+        assert!(error.contains("permission denied"), "{role}: {error}");
+    }
+    let refused = operator.enqueue(&NewEffect::to("pay")).await;
+    assert!(refused.is_err(), "an operator does not write effects: {refused:?}");
+    let worker = as_role(db, "aftercommit_worker").await;
+    worker.maintain().await.expect("a worker folds the traffic");
+    worker.drop_batch(Step::History, minute, 10).await.expect("and drops old bulks");
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use aftercommit::{
     error::StoreError,
-    store::{self, Migrated, Options, SCHEMA_VERSION},
+    store::{self, AuditFilter, Filter, Migrated, Options, SCHEMA_VERSION},
 };
 
 use crate::support::{Engine, TestDatabase, Unmigrated, eventually, on_every_database, on_postgres, within};
@@ -16,9 +16,11 @@ on_every_database! {
     a_newer_schema_is_refused_and_left_alone,
     the_printed_migration_makes_the_same_schema,
     another_environment_is_refused_by_every_door,
+    step_eleven_takes_what_was_written_before_it,
 }
 
 on_postgres! {
+    an_index_for_metadata_that_was_built_by_hand_is_found,
     a_migrator_that_waits_for_a_table_lets_the_others_pass,
     an_index_that_failed_to_be_built_is_not_taken_for_one,
     what_was_made_by_hand_before_the_guard_is_found,
@@ -28,9 +30,78 @@ on_postgres! {
 pub(super) async fn older(db: &TestDatabase, next: &str) -> Unmigrated {
     let sql = store::migration_sql(&db.url).expect("the URL is known");
     let (first, _) = sql.split_once(next).expect("the step has this heading");
-    let old = Unmigrated::fresh(Engine::Postgres).await;
-    old.sql.execute_as_is(&format!("{first}\nCOMMIT;")).await;
+    let old = Unmigrated::fresh(db.engine).await;
+    let commit = if db.engine == Engine::Postgres { "\nCOMMIT;" } else { "" };
+    old.sql.execute_as_is(&format!("{first}{commit}")).await;
     old
+}
+
+const DASHBOARD: &str = "-- 0011 Dashboard";
+
+/// What version 10 has written is there, found and shown in the new ways; nothing of it is taken for something new.
+async fn step_eleven_takes_what_was_written_before_it(db: &TestDatabase) {
+    let old = older(db, DASHBOARD).await;
+    let insert = "INSERT INTO aftercommit.effects (downstream, idempotency_key, metadata) VALUES";
+    old.sql.execute(&format!("{insert} ('pay', 'a', '{{\"order\": \"A-17\"}}'), ('pay', 'b', NULL)")).await;
+    let (a, b) = (1, 2);
+    old.sql.execute(&format!("DELETE FROM aftercommit.queue WHERE id = {b}")).await;
+    let now = db.engine.now();
+    old.sql
+        .execute(&format!(
+            "INSERT INTO aftercommit.outcomes (effect_id, token, finished_at, number, sent_before, state, downstream, note)
+               VALUES ({b}, 1, {now}, 1, false, 'failed', 'pay', 'declined');
+             INSERT INTO aftercommit.counters (downstream, state, n) VALUES ('pay', 'failed', 1);
+             INSERT INTO aftercommit.audit (at, who, verb, effect_id) VALUES ({now}, 'ann', 'retry', {b})"
+        ))
+        .await;
+    let done = store::migrate(&old.url, None).await.expect("it goes on");
+    assert_eq!((done.from, done.to), (10, SCHEMA_VERSION));
+    let upgraded = store::connect(&old.url, &Options::default()).await.expect("it connects");
+    let found = |filter: Filter| {
+        let upgraded = &upgraded;
+        async move {
+            let page = upgraded.effects(&Filter { limit: 10, ..filter }).await.expect("a page");
+            page.effects.iter().map(|status| status.id.get()).collect::<Vec<_>>()
+        }
+    };
+    assert_eq!(found(Filter::default()).await, [b, a]);
+    assert_eq!(
+        found(Filter { metadata: Some("{\"order\":\"A-17\"}".to_owned()), ..Filter::default() }).await,
+        [a]
+    );
+    assert_eq!(found(Filter { error: Some("declined".to_owned()), ..Filter::default() }).await, [b]);
+    upgraded.maintain().await.expect("maintenance works");
+    let since = aftercommit::clock::Timestamp::from_micros(0);
+    let traffic = upgraded.traffic(since, store::Resolution::Minute).await.expect("readable");
+    assert!(traffic.is_empty(), "nobody knows when it ended: {traffic:?}");
+    let counts = upgraded.counts().await.expect("readable");
+    assert_eq!(counts.iter().map(|count| count.effects).sum::<u64>(), 2, "{counts:?}");
+    let audit = upgraded.audit(&AuditFilter { limit: 10, ..AuditFilter::default() }).await.expect("readable");
+    assert_eq!((audit.len(), audit[0].from.clone(), audit[0].bulk), (1, None, None));
+    drop(upgraded);
+    old.remove().await;
+}
+
+async fn an_index_for_metadata_that_was_built_by_hand_is_found(db: &TestDatabase) {
+    let old = older(db, DASHBOARD).await;
+    let readme = include_str!("../../migrations/README.md");
+    let build = "CREATE INDEX CONCURRENTLY effects_metadata ON aftercommit.effects USING gin (metadata jsonb_path_ops) WHERE metadata IS NOT NULL";
+    assert!(readme.contains(build), "as people are told to do it by hand");
+    old.sql.execute(build).await;
+    let number = "SELECT 'aftercommit.effects_metadata'::regclass::oid";
+    let built = old.sql.number(number).await;
+    let valid = |is: bool| format!("UPDATE pg_index SET indisvalid = {is} WHERE indexrelid = {built}");
+    old.sql.execute(&valid(false)).await;
+    let error = store::migrate(&old.url, None).await.expect_err("nothing would be served by it");
+    let said = format!("{error:?}");
+    assert!(
+        said.contains("effects_metadata is INVALID") && said.contains("DROP INDEX CONCURRENTLY"),
+        "{said}"
+    );
+    old.sql.execute(&valid(true)).await;
+    assert_eq!(store::migrate(&old.url, None).await.expect("it goes on").to, SCHEMA_VERSION);
+    assert_eq!(old.sql.number(number).await, built, "it is the one that was built by hand");
+    old.remove().await;
 }
 
 const RETENTION: &str = "-- 0004 Retention";

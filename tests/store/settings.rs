@@ -57,7 +57,8 @@ async fn drives(db: &TestDatabase, store: &std::sync::Arc<dyn Database>, what: &
         store.effect(claim.effect.id).await.expect("it is readable").map(|s| s.state),
         Some(State::Succeeded)
     );
-    let ready = store.effects(&Filter { limit: 10, ..Filter::default() }).await.expect("it is readable");
+    let ready =
+        store.effects(&Filter { limit: 10, ..Filter::default() }).await.expect("it is readable").effects;
     assert_eq!(ready.len(), 2, "{what}: {ready:?}");
     let two = ready.iter().find(|status| status.state == State::Ready).expect("the second one is ready");
     let acted = store.act(two.id, &Verb::Cancel, &person(), None).await.expect("acting works");

@@ -19,7 +19,7 @@ pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
 /// A person with a reason.
 pub(crate) fn person() -> Actor {
-    Actor { who: "ann".to_owned(), reason: Some("the vendor said so".to_owned()) }
+    Actor { who: "ann".to_owned(), reason: Some("the vendor said so".to_owned()), ..Actor::default() }
 }
 
 /// An effect in a state, at a downstream of its own.

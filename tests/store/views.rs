@@ -144,7 +144,7 @@ async fn lists_are_newest_first_and_paged(db: &TestDatabase) {
     stage.done(Settling::of(&done).succeed()).await;
     let list = async |filter: Filter| -> Vec<EffectId> {
         let page = db.store.effects(&filter).await.expect("a page");
-        page.iter().map(|status| status.id).collect()
+        page.effects.iter().map(|status| status.id).collect()
     };
     let all = Filter { limit: 100, ..Filter::default() };
     written.push(mail);
@@ -157,7 +157,7 @@ async fn lists_are_newest_first_and_paged(db: &TestDatabase) {
     assert_eq!(list(by_key.clone()).await.len(), 2);
     assert_eq!(list(Filter { downstream: Some("mail".to_owned()), ..by_key }).await, [mail]);
     for state in State::ALL {
-        let of = Filter { state: Some(state), ..all.clone() };
+        let of = Filter { states: vec![state], ..all.clone() };
         let expected = match state {
             State::Succeeded => 1,
             State::Ready => 7,

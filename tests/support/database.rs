@@ -6,7 +6,7 @@ use aftercommit::{
     EffectId,
     clock::Timestamp,
     state::State,
-    store::{self, Database, LoggedAttempt, Options, Pooler, Status, Token},
+    store::{self, AuditFilter, Audited, Database, LoggedAttempt, Options, Pooler, Status, Token},
 };
 use sqlx::{
     AssertSqlSafe, Connection, PgConnection,
@@ -148,6 +148,12 @@ impl TestDatabase {
     /// Its attempts, oldest first.
     pub(crate) async fn log(&self, id: EffectId) -> Vec<LoggedAttempt> {
         self.store.attempts(id).await.expect("the log is readable")
+    }
+
+    /// The newest audit rows, of an effect or of everything.
+    pub(crate) async fn audit(&self, effect: Option<EffectId>, limit: u32) -> Vec<Audited> {
+        let filter = AuditFilter { effect, limit, ..AuditFilter::default() };
+        self.store.audit(&filter).await.expect("the audit is readable")
     }
 
     /// The database's clock.

@@ -28,6 +28,8 @@ pub(crate) enum Script {
     AnswerAfter(Duration, Outcome),
     /// Meets the test at the barrier, then again, then answers: between the two meetings the call is open.
     Meet(Arc<Barrier>, Outcome),
+    /// As [`Self::Meet`], but before the gate is asked, as a name is resolved or a connection made.
+    MeetFirst(Arc<Barrier>, Outcome),
     /// Never answers: the engine must give up.
     Hang,
     /// Panics.
@@ -123,6 +125,10 @@ impl Drop for Open<'_> {
 impl Downstream for Scripted {
     async fn deliver(&self, attempt: &Attempt) -> Outcome {
         let script = (locked(&self.next))(attempt);
+        if let Script::MeetFirst(barrier, _) = &script {
+            barrier.wait().await;
+            barrier.wait().await;
+        }
         if let Err(closed) = attempt.may_begin() {
             self.refused.fetch_add(1, Ordering::SeqCst);
             return Outcome::new(Finding::NotApplied, Phase::Render, closed.to_string());
@@ -140,7 +146,7 @@ impl Downstream for Scripted {
             at: SystemClock.boot(),
         });
         match script {
-            Script::Answer(outcome) => outcome,
+            Script::Answer(outcome) | Script::MeetFirst(_, outcome) => outcome,
             Script::AnswerAfter(delay, outcome) => {
                 tokio::time::sleep(delay).await;
                 outcome

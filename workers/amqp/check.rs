@@ -1,6 +1,6 @@
 //! What `downstreams test` shows of a broker, found without any effect.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use aftercommit::check::Check;
 use tokio::time::{Instant, timeout_at};
@@ -9,7 +9,7 @@ use super::{
     classify::Fault,
     config::Amqp,
     connect::Address,
-    declare::{self, text_of},
+    declare::{self, NotFound},
     link::Session,
 };
 
@@ -44,69 +44,83 @@ pub(super) async fn check(amqp: &Amqp, address: &Address, limit: Duration) -> Ve
         return checks;
     }
     checks.push(Check::ok("alarm", "none: the broker takes messages"));
-    for exchange in amqp.exchanges() {
-        let looked = timeout_at(deadline, look(amqp, &session, exchange)).await;
-        checks.extend(looked.unwrap_or_else(|_elapsed| {
-            vec![Check::fail(
-                "exchange",
-                format!("no answer about {exchange:?} in time"),
-                "look at the broker's load",
-            )]
-        }));
-    }
-    checks
-}
-
-async fn look(amqp: &Amqp, session: &Session, exchange: &str) -> Vec<Check> {
-    let unseen = "a message that no queue is bound for is returned, and its effect fails as unroutable";
-    if exchange.is_empty() {
-        return queues(amqp, session).await;
-    }
-    if amqp.topology.exchanges.contains_key(exchange) {
-        let found = format!("exchange {exchange:?} is declared before the first message");
-        return vec![Check::ok("exchange", found)];
-    }
-    match declare::find_exchange(session, exchange).await {
-        Ok(()) => vec![
-            Check::ok("exchange", format!("{exchange:?} is there")),
-            Check::warn(
-                "binding",
-                format!("whether a queue is bound to {exchange:?} cannot be seen: {unseen}"),
-                "name the queues and bindings in declare, or look with `rabbitmqctl list_bindings`",
-            ),
-        ],
-        Err(fault) => vec![Check::fail(
-            "exchange",
-            text_of(&fault),
-            "create it, correct exchange, or name it in declare.exchanges",
-        )],
-    }
-}
-
-/// By the default exchange, the routing key is the queue's name.
-async fn queues(amqp: &Amqp, session: &Session) -> Vec<Check> {
-    let mut checks = Vec::new();
-    for name in amqp.default_exchange_queues() {
-        if amqp.topology.queues.contains_key(name) {
-            checks.push(Check::ok("queue", format!("{name:?} is declared before the first message")));
-            continue;
+    let look = async {
+        for exchange in exchanges(amqp) {
+            checks.extend(look_at_exchange(amqp, &session, exchange).await);
         }
-        checks.push(match declare::find_queue(session, name).await {
-            Ok((messages, consumers)) => {
-                Check::ok("queue", format!("{name:?} is there: {messages} messages, {consumers} consumers"))
-            }
-            Err(fault) => Check::fail(
-                "queue",
-                text_of(&fault),
-                "create it, correct routing_key, or name it in declare.queues",
-            ),
-        });
-    }
-    if checks.is_empty() {
-        let found = "effects name their queue as target: whether it is there is seen when they are sent";
-        checks.push(Check::warn("queue", found, "none, if that is meant; else write routing_key"));
+        let queues = queues(amqp);
+        for queue in &queues {
+            checks.push(look_at_queue(amqp, &session, queue).await);
+        }
+        if queues.is_empty() && amqp.exchanges().contains(&"") {
+            let found = "effects name their queue as target: whether it is there is seen when they are sent";
+            checks.push(Check::warn("queue", found, "none, if that is meant; else write routing_key"));
+        }
+    };
+    if timeout_at(deadline, look).await.is_err() {
+        let found = "the broker did not say in time what is there";
+        checks.push(Check::fail("topology", found, "look at the broker's load"));
     }
     checks
+}
+
+/// Every exchange that the configuration names; the default one is always there.
+fn exchanges(amqp: &Amqp) -> BTreeSet<&str> {
+    let declared = amqp.topology.exchanges.keys().map(String::as_str);
+    amqp.exchanges().into_iter().chain(declared).filter(|name| !name.is_empty()).collect()
+}
+
+/// Every queue that the configuration names. By the default exchange, the routing key is the queue's name.
+fn queues(amqp: &Amqp) -> BTreeSet<&str> {
+    let declared = amqp.topology.queues.keys().map(String::as_str);
+    amqp.default_exchange_queues().into_iter().chain(declared).collect()
+}
+
+async fn look_at_exchange(amqp: &Amqp, session: &Session, name: &str) -> Vec<Check> {
+    const WHAT: &str = "exchange";
+    let is_declared = amqp.topology.exchanges.contains_key(name);
+    let found = match declare::find_exchange(session, name).await {
+        Ok(()) if is_declared => {
+            Check::ok(WHAT, format!("{name:?} is there; the first message compares its properties"))
+        }
+        Ok(()) => Check::ok(WHAT, format!("{name:?} is there")),
+        Err(NotFound::Missing(_)) if is_declared => {
+            let found = format!("{name:?} does not exist yet: it is declared before the first message");
+            Check::ok(WHAT, found)
+        }
+        Err(not_found) => {
+            let remedy = "create it, correct exchange, or name it in declare.exchanges";
+            return vec![Check::fail(WHAT, Fault::from(not_found).text(), remedy)];
+        }
+    };
+    if amqp.topology.bindings.iter().any(|binding| binding.exchange == name) {
+        return vec![found];
+    }
+    let unseen = format!(
+        "whether a queue is bound to {name:?} cannot be seen: a message that no queue is bound for is returned, and its effect fails as unroutable"
+    );
+    let remedy = "name the queues and bindings in declare, or look with `rabbitmqctl list_bindings`";
+    vec![found, Check::warn("binding", unseen, remedy)]
+}
+
+async fn look_at_queue(amqp: &Amqp, session: &Session, name: &str) -> Check {
+    const WHAT: &str = "queue";
+    let is_declared = amqp.topology.queues.contains_key(name);
+    match declare::find_queue(session, name).await {
+        Ok((messages, consumers)) => {
+            let later = if is_declared { "; the first message compares its properties" } else { "" };
+            Check::ok(WHAT, format!("{name:?} is there: {messages} messages, {consumers} consumers{later}"))
+        }
+        Err(NotFound::Missing(_)) if is_declared => Check::ok(
+            WHAT,
+            format!("{name:?} does not exist yet: it is declared before the first message that needs it"),
+        ),
+        Err(not_found) => Check::fail(
+            WHAT,
+            Fault::from(not_found).text(),
+            "create it, correct routing_key, or name it in declare.queues",
+        ),
+    }
 }
 
 fn refused(fault: &Fault) -> Check {
@@ -117,5 +131,5 @@ fn refused(fault: &Fault) -> Check {
             "look whether the broker is up, and whether host, port and scheme (amqp or amqps) are right",
         ),
     };
-    Check::fail(check, text_of(fault), remedy)
+    Check::fail(check, fault.text(), remedy)
 }

@@ -28,6 +28,19 @@ pub(super) enum Fault {
     Blocked(String),
 }
 
+impl Fault {
+    /// What it is, and what to do about it.
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::Away(text)
+            | Self::Refuses(text)
+            | Self::Amiss(text)
+            | Self::Local(text)
+            | Self::Blocked(text) => text,
+        }
+    }
+}
+
 /// What became of one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Told {
@@ -86,7 +99,7 @@ impl Reading<'_> {
             Told::StillWaiting => Outcome::new(
                 Finding::NotApplied,
                 Phase::Render,
-                "not sent: an earlier attempt with this key still waits for its confirm",
+                "not sent: an earlier attempt with this key still waits for its confirm, and goes first",
             ),
             Told::Acked => Outcome::new(Finding::Applied, Phase::Done, format!("{place} confirmed it")),
             Told::Returned(code, text) => Outcome {
@@ -98,18 +111,24 @@ impl Reading<'_> {
                 ..Outcome::new(
                     Finding::Rejected(About::ThisAttempt),
                     Phase::Done,
-                    format!("unroutable: {place} returned it ({code} {text}): no queue is bound for it"),
+                    format!(
+                        "unroutable: {place} returned it ({code} {text}): bind a queue for its routing key, then retry it"
+                    ),
                 )
             },
             Told::Nacked if self.single_queue => Outcome::new(
                 Finding::NotApplied,
                 Phase::Done,
-                format!("{place} did not take it (nack): the queue is full, or failed"),
+                format!(
+                    "{place} did not take it (nack): the queue is full, or failed; look at its limits, and at its log"
+                ),
             ),
             Told::Nacked => Outcome::new(
                 Finding::Unknown,
                 Phase::Done,
-                format!("{place} nacked it: at least one queue did not take it, another may have"),
+                format!(
+                    "{place} nacked it: at least one queue did not take it, another may have; look at their limits, and ask their consumers for its message id"
+                ),
             ),
             // The channel is gone before anything was stored; the reply is about this message alone.
             Told::Refused(fault) => Outcome { phase: Phase::Done, ..self.not_sent(fault) },
@@ -120,11 +139,15 @@ impl Reading<'_> {
             Told::Malformed(text) => Outcome::new(
                 Finding::Rejected(About::ThisAttempt),
                 Phase::Done,
-                format!("{place} refused it: {text}"),
+                format!(
+                    "{place} refused it: {text}; write a new effect without what it names, or change the limit there and retry this one"
+                ),
             ),
-            Told::Lost(why) => {
-                Outcome::new(Finding::Unknown, Phase::Send, format!("{why}; the message may have arrived"))
-            }
+            Told::Lost(why) => Outcome::new(
+                Finding::Unknown,
+                Phase::Send,
+                format!("{why}; the message may have arrived: its consumers know its message id"),
+            ),
             Told::NotRequested => Outcome::new(
                 Finding::Unknown,
                 Phase::Send,
@@ -148,7 +171,10 @@ impl Reading<'_> {
                 retry_after: Some(BLOCKED_PAUSE),
                 ..not_applied(
                     Phase::Connect,
-                    format!("{} takes no messages at present (connection.blocked: {why})", self.place),
+                    format!(
+                        "{} takes no messages at present (connection.blocked: {why}): free memory or disk there",
+                        self.place
+                    ),
                 )
             },
         }

@@ -10,6 +10,7 @@ use super::{AmqpDownstream, connect::Address, render::RENDERER_VERSION, topology
 use crate::{
     cloudevents::Envelope,
     config::{Broker, ConfigError, Configured, Operation, Secrets, Section, Size, Source},
+    socket,
 };
 
 const SCHEMES: &[&str] = &["amqp", "amqps"];
@@ -55,34 +56,39 @@ pub(super) struct Amqp {
 /// Reads the part of the table that is this kind's.
 pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigError> {
     let section = source.section;
-    let broker = Broker::read(section, "url", SCHEMES)?;
+    let broker = section.noting(Broker::read(section, "url", SCHEMES));
     let ca: Option<String> = section.get("ca")?;
     let heartbeat = section.get_or("heartbeat", HEARTBEAT)?;
     if !(Duration::from_secs(1)..=Duration::from_secs(600)).contains(&heartbeat) {
-        return Err(section.error("heartbeat", "must be from 1s to 10m"));
+        section.wrong(section.error("heartbeat", "must be from 1s to 10m"));
     }
     let Size(max_message_size) = section.get_or("max_message_size", Size(MAX_MESSAGE_SIZE))?;
-    let default = route(section, &Route { exchange: String::new(), routing_key: String::new() })?;
-    check_contract(section, source.default)?;
-    let (mut operations, mut fastest) = (BTreeMap::new(), source.default.timeout);
-    for (name, section, operation) in source.operations {
-        check_contract(section, operation)?;
-        operations.insert(name.clone(), route(section, &default)?);
-        fastest = fastest.min(operation.timeout);
-    }
+    let nowhere = Route { exchange: String::new(), routing_key: String::new() };
+    let default = section.noting(route(section, &nowhere));
+    let contract = section.noting(check_contract(section, source.default));
+    let operations = source.named(|section, operation| {
+        let route = section.noting(route(section, default.as_ref().unwrap_or(&nowhere)));
+        check_contract(section, operation).and(route)
+    });
+    let timeouts = source.operations.iter().map(|(_, _, operation)| operation.timeout);
+    let fastest = timeouts.fold(source.default.timeout, Duration::min);
+    let (single_queue, topology) =
+        (section.get_or("single_queue", false)?, section.noting(Topology::read(section)));
+    let envelope = section.noting(Envelope::read(section));
+    contract?;
     Ok(Arc::new(Amqp {
-        broker,
+        broker: broker?,
         name: section.dotted(""),
         key_prefix: source.key_prefix.to_owned(),
         ca,
         heartbeat,
         connect_timeout: (fastest / 2).min(CONNECT_TIMEOUT_MAX),
-        single_queue: section.get_or("single_queue", false)?,
+        single_queue,
         max_message_size,
-        topology: Arc::new(Topology::read(section)?),
-        envelope: Envelope::read(section)?,
-        default,
-        operations,
+        topology: Arc::new(topology?),
+        envelope: envelope?,
+        default: default?,
+        operations: operations?,
     }))
 }
 
@@ -94,10 +100,9 @@ fn route(section: &Section<'_>, over: &Route) -> Result<Route, ConfigError> {
         }
         Ok(text)
     };
-    Ok(Route {
-        exchange: name("exchange", &over.exchange)?,
-        routing_key: name("routing_key", &over.routing_key)?,
-    })
+    let exchange = section.noting(name("exchange", &over.exchange));
+    let routing_key = section.noting(name("routing_key", &over.routing_key));
+    Ok(Route { exchange: exchange?, routing_key: routing_key? })
 }
 
 /// No broker that speaks AMQP 0-9-1 knows a key again, and none can be asked what it was given.
@@ -185,6 +190,9 @@ impl Configured for Amqp {
 
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.topology.warnings();
+        if self.ca.is_some() && !self.broker.may_use("amqps") {
+            warnings.push("ca is given, and url is amqp://, which speaks no TLS: write amqps://".to_owned());
+        }
         let origin = self.broker.origin();
         let local = ["amqp://127.0.0.1", "amqp://localhost", "amqp://[::1]"];
         if origin.starts_with("amqp://") && !local.iter().any(|place| origin.starts_with(place)) {
@@ -199,10 +207,12 @@ impl Configured for Amqp {
         check_url(&url).map_err(|problem| ("url".to_owned(), problem))?;
         let ca = match &self.ca {
             None => None,
-            Some(path) => Some(
-                std::fs::read_to_string(path)
-                    .map_err(|error| ("ca".to_owned(), format!("the file {path} cannot be read: {error}")))?,
-            ),
+            Some(path) => {
+                let wrong = |problem| ("ca".to_owned(), problem);
+                socket::certificates(path).map_err(wrong)?;
+                let unreadable = |error| wrong(format!("the file {path} cannot be read: {error}"));
+                Some(std::fs::read_to_string(path).map_err(unreadable)?)
+            }
         };
         let address = Address::new(&url, ca, self.heartbeat, &self.name)
             .map_err(|problem| ("url".to_owned(), problem))?;

@@ -18,7 +18,10 @@ use tokio::time::timeout;
 use url::Url;
 
 use super::classify::Fault;
-use crate::config::{host_port, secrets_of};
+use crate::{
+    config::{host_port, secrets_of},
+    socket,
+};
 
 /// What an orderly end of a connection gets before its socket is shut.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -131,7 +134,7 @@ impl Address {
             }
             Ok(Err(error)) => Err(self.fault(&error)),
             Err(_elapsed) => Err(Fault::Away(format!(
-                "{} did not let us in within {limit:?}: nothing that speaks AMQP answers there, or it is still starting",
+                "{} did not let us in within {limit:?}: look what answers there, and whether it still starts",
                 self.place
             ))),
         }
@@ -144,29 +147,38 @@ impl Address {
         if let ErrorKind::ProtocolError(said) = kind {
             let text = said.get_message();
             return match said.get_id() {
-                403 => Fault::Refuses(format!("{place} does not let {} in: {text}", self.user())),
+                403 => Fault::Refuses(format!(
+                    "{place} does not let {} in: {text}; correct url or auth, or the user there",
+                    self.user()
+                )),
                 // A limit of connections is no matter of configuration: the next one may be let in.
-                530 if text.as_str().contains("limit") => Fault::Away(format!("{place}: {text}")),
-                402 | 530 => {
-                    Fault::Refuses(format!("{place} refuses the virtual host {:?}: {text}", self.vhost()))
+                530 if text.as_str().contains("limit") => {
+                    Fault::Away(format!("{place}: {text}; end some connections, or raise the limit"))
                 }
-                _ => Fault::Away(format!("{place} refuses the connection: {text}")),
+                402 | 530 => Fault::Refuses(format!(
+                    "{place} refuses the virtual host {:?}: {text}; correct url, or let the user in there",
+                    self.vhost()
+                )),
+                _ => Fault::Away(format!("{place} refuses the connection: {text}; look at its log")),
             };
         }
         if let ErrorKind::IOError(error) = kind {
             let eof = self.is_tls() && error.kind() == std::io::ErrorKind::UnexpectedEof;
-            return Fault::Away(if eof || error.kind() == std::io::ErrorKind::InvalidData {
-                format!(
-                    "the TLS handshake with {place} failed: it does not speak TLS, or its certificate is not trusted"
-                )
+            return Fault::Away(if eof || socket::is_of_tls(error) {
+                socket::no_tls(error, place, socket::CA)
             } else {
-                format!("no connection to {place}: {}", error.kind())
+                format!(
+                    "no connection to {place}: {}; look whether it is up, and whether host and port are right",
+                    error.kind()
+                )
             });
         }
         Fault::Away(if matches!(kind, ErrorKind::ParsingError(_) | ErrorKind::InvalidProtocolVersion(_)) {
-            format!("{place} does not speak AMQP 0-9-1 (does it speak TLS, amqps://?)")
+            format!(
+                "{place} does not speak AMQP 0-9-1: compare scheme and port (does it speak TLS, amqps://?)"
+            )
         } else {
-            format!("no connection to {place}: it broke off the greeting")
+            format!("no connection to {place}: it broke off the greeting; look at its log")
         })
     }
 }

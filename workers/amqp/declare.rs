@@ -3,15 +3,15 @@
 //! Each question has a channel of its own: a broker that says no closes the channel it was asked on.
 
 use lapin::{
-    Error, ErrorKind, ExchangeKind,
+    Error, ExchangeKind,
     options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
     types::FieldTable,
 };
 
 use super::{
     classify::Fault,
-    lane::lost,
     link::Session,
+    loss::{away, said},
     render::Publication,
     topology::{Binding, Exchange, Queue, Topology, name_of},
 };
@@ -71,21 +71,44 @@ pub(super) async fn prepare(session: &Session, way: &Way, topology: &Topology) -
     }
 }
 
+/// Why something was not found.
+pub(super) enum NotFound {
+    /// It does not exist.
+    Missing(Fault),
+    /// The broker did not say.
+    Unsaid(Fault),
+}
+
+impl NotFound {
+    fn of(session: &Session, what: &str, error: &Error) -> Self {
+        let missing = said(error).is_some_and(|(code, _)| code == 404);
+        let fault = fault(session, what, error);
+        if missing { Self::Missing(fault) } else { Self::Unsaid(fault) }
+    }
+}
+
+impl From<NotFound> for Fault {
+    fn from(not_found: NotFound) -> Self {
+        let (NotFound::Missing(fault) | NotFound::Unsaid(fault)) = not_found;
+        fault
+    }
+}
+
 /// Whether the exchange is there.
-pub(super) async fn find_exchange(session: &Session, name: &str) -> Result<(), Fault> {
-    let channel = session.channel().await?;
+pub(super) async fn find_exchange(session: &Session, name: &str) -> Result<(), NotFound> {
+    let channel = session.channel().await.map_err(NotFound::Unsaid)?;
     let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
     let found =
         channel.exchange_declare(name_of(name), ExchangeKind::Direct, options, FieldTable::default()).await;
-    found.map_err(|error| fault(session, &format!("exchange {name:?}"), &error))
+    found.map_err(|error| NotFound::of(session, &format!("exchange {name:?}"), &error))
 }
 
 /// Whether the queue is there: how many messages it holds, and how many consumers it has.
-pub(super) async fn find_queue(session: &Session, name: &str) -> Result<(u32, u32), Fault> {
-    let channel = session.channel().await?;
+pub(super) async fn find_queue(session: &Session, name: &str) -> Result<(u32, u32), NotFound> {
+    let channel = session.channel().await.map_err(NotFound::Unsaid)?;
     let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     let found = channel.queue_declare(name_of(name), options, FieldTable::default()).await;
-    let queue = found.map_err(|error| fault(session, &format!("queue {name:?}"), &error))?;
+    let queue = found.map_err(|error| NotFound::of(session, &format!("queue {name:?}"), &error))?;
     Ok((queue.message_count(), queue.consumer_count()))
 }
 
@@ -136,7 +159,7 @@ fn settle(
     let Err(error) = declared else { return Ok(()) };
     let fault = fault(session, what, &error);
     if topology.takes_what_is_there && said(&error).is_some_and(|(code, _)| code == 406) {
-        tracing::warn!(place = %session.shared.place, "{}; it is used as it is (on_mismatch)", text_of(&fault));
+        tracing::warn!(place = %session.shared.place, "{}; until then it is used as it is (on_mismatch)", fault.text());
         return Ok(());
     }
     Err(fault)
@@ -146,28 +169,15 @@ fn settle(
 fn fault(session: &Session, what: &str, error: &Error) -> Fault {
     let place = &session.shared.place;
     match said(error) {
-        Some((406, text)) => {
-            Fault::Amiss(format!("{what} exists at {place} with other properties than declare says: {text}"))
-        }
-        Some((404, text)) => Fault::Amiss(format!("{what} does not exist at {place}: {text}")),
+        Some((406, text)) => Fault::Amiss(format!(
+            "{what} exists at {place} with other properties than declare says: {text}; correct declare, or make it anew there"
+        )),
+        Some((404, text)) => Fault::Amiss(format!(
+            "{what} does not exist at {place}: {text}; create it, correct its name, or write it under declare"
+        )),
         Some((_, text)) if error.is_amqp_soft_error() => {
-            Fault::Amiss(format!("{place} refuses {what}: {text}"))
+            Fault::Amiss(format!("{place} refuses {what}: {text}; permit it to this user"))
         }
-        Some(_) | None => Fault::Away(lost(place, error)),
-    }
-}
-
-fn said(error: &Error) -> Option<(u16, String)> {
-    let ErrorKind::ProtocolError(said) = error.kind() else { return None };
-    Some((said.get_id(), said.get_message().to_string()))
-}
-
-pub(super) fn text_of(fault: &Fault) -> &str {
-    match fault {
-        Fault::Away(text)
-        | Fault::Refuses(text)
-        | Fault::Amiss(text)
-        | Fault::Local(text)
-        | Fault::Blocked(text) => text,
+        Some(_) | None => away(place, error),
     }
 }

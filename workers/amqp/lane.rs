@@ -10,15 +10,14 @@ use std::{
     future::poll_fn,
     sync::{
         Arc,
-        atomic::{AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
 };
 
-use aftercommit::downstream::Gate;
 use futures_util::task::AtomicWaker;
-use lapin::{Channel, Confirmation, ConnectionStatus, Error, ErrorKind, options::BasicPublishOptions};
+use lapin::{Channel, Confirmation, ConnectionStatus, Error, options::BasicPublishOptions};
 use tokio::{
     sync::{mpsc, oneshot},
     time::timeout,
@@ -27,8 +26,9 @@ use tokio::{
 use super::{
     classify::{Fault, Told},
     connect::Socket,
-    declare::text_of,
     link::Track,
+    loss::{channel_closed, is_about_the_routing_key, of_channel},
+    order::{Order, Publish},
     outstanding::{End, Outstanding, Sent},
     render::Publication,
     suspects::Suspects,
@@ -40,53 +40,6 @@ use super::{
 const UNWRITTEN_MAX: usize = 32;
 /// What a frame of properties needs besides them: its head, class, weight, body size and flags.
 const FRAME_ROOM: usize = 64;
-
-/// How far an attempt's message got. Shared by the attempt and the lane.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Stage(Arc<AtomicU8>);
-
-const QUEUED: u8 = 0;
-const BEGUN: u8 = 1;
-const WITHDRAWN: u8 = 2;
-const WRITTEN: u8 = 3;
-
-impl Stage {
-    /// `false`: the attempt gave up before, and nothing may be sent.
-    fn begin(&self) -> bool {
-        self.0.compare_exchange(QUEUED, BEGUN, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-    }
-
-    /// `true` proves that nothing was sent, and never will be.
-    pub(super) fn withdraw(&self) -> bool {
-        let was = self.0.compare_exchange(QUEUED, WITHDRAWN, Ordering::SeqCst, Ordering::SeqCst);
-        !matches!(was, Err(BEGUN | WRITTEN))
-    }
-
-    /// The library wrote it.
-    pub(super) fn written(&self) {
-        self.0.store(WRITTEN, Ordering::SeqCst);
-    }
-
-    /// The library has it and did not write it whole.
-    pub(super) fn is_unwritten(&self) -> bool {
-        self.0.load(Ordering::SeqCst) == BEGUN
-    }
-}
-
-/// One message, and who waits for what becomes of it.
-pub(super) struct Publish {
-    pub(super) publication: Publication,
-    pub(super) gate: Arc<dyn Gate>,
-    pub(super) stage: Stage,
-    pub(super) answer: oneshot::Sender<Told>,
-}
-
-/// What a lane is told.
-pub(super) enum Order {
-    Publish(Box<Publish>),
-    /// The connection was blocked or unblocked, or an attempt ended.
-    Look,
-}
 
 /// What a lane shares with its session.
 #[derive(Clone)]
@@ -167,7 +120,6 @@ impl Lane {
     /// than `linger`.
     pub(super) async fn run(mut self, linger: Duration) {
         poll_fn(|context| self.work(context, |lane| lane.closed || lane.ended.is_some())).await;
-        // Whoever comes now finds the lane closed and makes another.
         self.orders.close();
         let rest = poll_fn(|context| self.work(context, |lane| lane.outstanding.is_empty() && lane.closed));
         if timeout(linger, rest).await.is_err() {
@@ -243,7 +195,7 @@ impl Lane {
         let most = self.shared.frame_max.saturating_sub(FRAME_ROOM);
         if publication.properties_len > most {
             let why = format!(
-                "its headers need {} bytes, and the broker's frames take {most}",
+                "its headers need {} bytes, and the broker's frames take {most}: send less in headers, or raise frame_max there",
                 publication.properties_len
             );
             return tell(answer, Told::TooLong(why));
@@ -330,39 +282,28 @@ impl Lane {
             }
             End::Unwritten(error) => self.failed(sent, &error, alone, Told::NotSent),
             End::Failed(error) => {
-                self.failed(sent, &error, alone, |fault| Told::Lost(text_of(&fault).to_owned()))
+                self.failed(sent, &error, alone, |fault| Told::Lost(fault.text().to_owned()))
             }
         }
     }
 
     /// The channel or the connection ended. Where nobody knows on which message, it `counts` as that.
     fn failed(&mut self, sent: &Sent, error: &Error, alone: bool, counts: fn(Fault) -> Told) -> Told {
-        let (fault, closed) = (self.fault(error), channel_closed(error));
+        let fault = of_channel(&self.shared.place, &self.exchange, error);
         self.ended.get_or_insert_with(|| fault.clone());
-        let Some((code, text)) = closed else { return counts(fault) };
+        // Before anybody is told: whoever hears of it and comes again finds the lane closed, and makes another.
+        self.orders.close();
+        let Some((code, text)) = channel_closed(error) else { return counts(fault) };
         self.suspects.message(&sent.key);
         // Nothing else was under way on this channel: the broker closed it on this message.
         match (alone, code) {
             (true, 403) if is_about_the_routing_key(&text) => {
                 self.suspects.route(&self.exchange, &sent.routing_key);
-                Told::Forbidden(text_of(&fault).to_owned())
+                Told::Forbidden(fault.text().to_owned())
             }
             (true, 403 | 404) => Told::Refused(fault),
             (true, 311 | 406) => Told::Malformed(text),
             (true | false, _) => counts(fault),
-        }
-    }
-
-    fn fault(&self, error: &Error) -> Fault {
-        let Some((code, text)) = channel_closed(error) else {
-            return Fault::Away(lost(&self.shared.place, error));
-        };
-        let why = format!("{} closed the channel to exchange {:?}: {text}", self.shared.place, self.exchange);
-        match code {
-            403 if is_about_the_routing_key(&text) => Fault::Local(why),
-            403 | 404 => Fault::Amiss(why),
-            311 | 406 => Fault::Local(why),
-            _ => Fault::Away(why),
         }
     }
 }
@@ -370,29 +311,4 @@ impl Lane {
 /// An attempt that is gone needs no answer.
 fn tell(answer: oneshot::Sender<Told>, told: Told) {
     answer.send(told).ok();
-}
-
-/// RabbitMQ says "access to exchange '…' … refused", or of a topic permission "access to topic '…' in exchange '…' …".
-fn is_about_the_routing_key(text: &str) -> bool {
-    text.split_once("access to ").is_some_and(|(_, what)| what.starts_with("topic "))
-}
-
-/// Code and text of a broker that closed a channel, not the connection.
-fn channel_closed(error: &Error) -> Option<(u16, String)> {
-    let ErrorKind::ProtocolError(said) = error.kind() else { return None };
-    error.is_amqp_soft_error().then(|| (said.get_id(), said.get_message().to_string()))
-}
-
-/// What is said of a connection that ended, in words of ours.
-pub(super) fn lost(place: &str, error: &Error) -> String {
-    if let ErrorKind::ProtocolError(said) = error.kind() {
-        return format!("{place} closed the connection: {}", said.get_message());
-    }
-    if matches!(error.kind(), ErrorKind::MissingHeartbeatError) {
-        return format!("{place} gave no sign of life for two heartbeats");
-    }
-    if matches!(error.kind(), ErrorKind::ParsingError(_)) {
-        return format!("{place} sent something that is not AMQP");
-    }
-    format!("the connection to {place} was lost")
 }

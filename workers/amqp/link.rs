@@ -25,7 +25,9 @@ use super::{
     classify::Fault,
     connect::Address,
     declare::{self, Way},
-    lane::{Lane, Order, Shared, lost},
+    lane::{Lane, Shared},
+    loss::{away, lost},
+    order::Order,
     suspects::Suspects,
     topology::Topology,
 };
@@ -121,7 +123,7 @@ impl Link {
                 session.suspect.store(true, Ordering::Relaxed);
                 let place = &self.address.place;
                 return Err(Fault::Away(format!(
-                    "{place} does not answer: no channel within {:?}",
+                    "{place} does not answer, no channel within {:?}: look at its load",
                     self.limit
                 )));
             }
@@ -153,7 +155,8 @@ impl Session {
         let looked = timeout(limit, look_for_alarm(&connection, shared.blocked.clone(), &mut tasks)).await;
         if looked.is_err() {
             shared.socket.shut();
-            return Err(Fault::Away(format!("{} let us in and does not answer", address.place)));
+            let why = format!("{} let us in and does not answer: look at its load", address.place);
+            return Err(Fault::Away(why));
         }
         let (lanes, suspect) = (Mutex::default(), AtomicBool::new(false));
         Ok(Self { connection, shared, lanes, suspect, _tasks: tasks })
@@ -166,7 +169,7 @@ impl Session {
     /// A channel of its own, for what may close it.
     pub(super) async fn channel(&self) -> Result<Channel, Fault> {
         let opened = self.connection.create_channel().await;
-        opened.map_err(|error| Fault::Away(lost(&self.shared.place, &error)))
+        opened.map_err(|error| away(&self.shared.place, &error))
     }
 
     /// An attempt waited for a confirm in vain; `heard` is what this connection had brought when it began. Where nothing
@@ -201,7 +204,7 @@ impl Session {
         declare::prepare(self, &track.way, &link.topology).await?;
         let channel = self.channel().await?;
         let confirming = channel.confirm_select(ConfirmSelectOptions::default()).await;
-        confirming.map_err(|error| Fault::Away(lost(&self.shared.place, &error)))?;
+        confirming.map_err(|error| away(&self.shared.place, &error))?;
         let (orders, taken) = mpsc::unbounded_channel();
         let lane = Lane::new(channel, track, self.shared.clone(), link.suspects.clone(), taken);
         TaskTracker::new().spawn(lane.run(link.linger));

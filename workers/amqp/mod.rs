@@ -1,8 +1,9 @@
 //! The `amqp` kind: an effect is one persistent, mandatory message to a RabbitMQ (AMQP 0-9-1), confirmed by the broker.
 //!
 //! `config` reads the table with `topology`, `render` makes the message, `connect` makes a connection that `link` shares
-//! between attempts, `declare` looks that an exchange is there, `lane` publishes and tells confirms, returns and losses of its
-//! `outstanding` messages apart, `classify` says what each of them shows, `check` looks without sending;
+//! between attempts, `declare` looks that an exchange is there, `order` is what an attempt gives to a lane,
+//! `lane` publishes and tells confirms, returns and losses of its `outstanding` messages apart, `loss` reads the library's
+//! errors, `classify` says what each of them shows, `check` looks without sending;
 //! `suspects` remembers what may have closed a channel, and goes alone from then on.
 //!
 //! It publishes each message once: the client library's recovery is off, and a message that it has not begun is withdrawn
@@ -15,6 +16,8 @@ mod connect;
 mod declare;
 mod lane;
 mod link;
+mod loss;
+mod order;
 mod outstanding;
 mod render;
 mod suspects;
@@ -41,11 +44,11 @@ use self::{
     config::Amqp,
     connect::Address,
     declare::Way,
-    lane::{Order, Publish, Stage},
     link::{Link, Orders, Session, Track},
+    order::{Order, Publish, Stage},
     render::Publication,
 };
-use crate::veil::Veil;
+use crate::{message, veil::Veil};
 
 /// After an attempt's end its message may still be confirmed, and a connection that nobody uses any more is kept for that.
 const LINGER: Duration = Duration::from_secs(60);
@@ -81,9 +84,7 @@ impl AmqpDownstream {
         let deadline = Instant::now() + attempt.timeout;
         let effect = &attempt.effect;
         if !self.amqp.has(effect.operation.as_deref()) {
-            let name = effect.operation.as_deref().unwrap_or_default();
-            let why = format!("the configuration of {} has no operation {name:?}", effect.downstream);
-            return Outcome::new(Finding::NotApplied, Phase::Render, why);
+            return message::unconfigured(effect);
         }
         match render::render(&self.amqp, effect, &attempt.key) {
             Ok(publication) => self.publish(attempt, publication, deadline).await,
@@ -102,7 +103,9 @@ impl AmqpDownstream {
             Ok(Ok(opened)) => opened,
             Ok(Err(fault)) => return reading.not_sent(fault),
             Err(_elapsed) => {
-                return reading.not_sent(Fault::Away(format!("no connection to {place} in time")));
+                return reading.not_sent(Fault::Away(format!(
+                    "no connection to {place} in time: look whether it is up, and at its load"
+                )));
             }
         };
         let heard = session.heard();
@@ -110,17 +113,15 @@ impl AmqpDownstream {
         let (answer, mut told) = oneshot::channel();
         let publish = Publish { publication, gate: attempt.gate.clone(), stage: stage.clone(), answer };
         if orders.send(Order::Publish(Box::new(publish))).is_err() {
-            return reading.not_sent(Fault::Away(format!("the channel to {place} was closed meanwhile")));
+            return reading.not_sent(closed_meanwhile(place));
         }
         let mut waiting = Waiting { told: &mut told, stage: &stage, orders: &orders };
         let told = match timeout_at(deadline, &mut *waiting.told).await {
             Ok(Ok(told)) => told,
             // The lane is gone, or the time is up: what was not begun never will be.
-            Ok(Err(_)) if stage.withdraw() => {
-                Told::NotSent(Fault::Away(format!("the channel to {place} was closed meanwhile")))
-            }
+            Ok(Err(_)) if stage.withdraw() => Told::NotSent(closed_meanwhile(place)),
             Err(_) if stage.withdraw() => Told::NotSent(Fault::Away(format!(
-                "{place} did not take the messages before this one in time"
+                "{place} did not take the messages before this one in time: look at its load, or raise timeout"
             ))),
             Ok(Err(_)) => Told::Lost(format!("the channel to {place} ended without a confirm")),
             Err(_) => waiting.overdue(&session, heard).await,
@@ -136,6 +137,11 @@ impl AmqpDownstream {
             alone: self.link.suspects.suspected(key, exchange, routing_key.as_str()),
         }
     }
+}
+
+/// What was queued for a channel that is gone; another attempt gets another channel.
+fn closed_meanwhile(place: &str) -> Fault {
+    Fault::Away(format!("the channel to {place} was closed before this message: the next attempt opens one"))
 }
 
 /// An attempt that waits for what becomes of its message.
@@ -157,7 +163,8 @@ impl Waiting<'_> {
                 return match (told, blocked) {
                     (Told::NotSent(_), Some(why)) => Told::NotSent(Fault::Blocked(why)),
                     (Told::NotSent(_), None) => {
-                        Told::NotSent(Fault::Away(format!("{place} did not read the message in time")))
+                        let why = format!("{place} did not read the message in time: look at its load");
+                        Told::NotSent(Fault::Away(why))
                     }
                     (told, _) => told,
                 };

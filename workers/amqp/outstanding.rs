@@ -14,7 +14,7 @@ use futures_util::{future::BoxFuture, task::AtomicWaker};
 use lapin::{Confirmation, Error, PublisherConfirm};
 use tokio::sync::oneshot;
 
-use super::{classify::Told, lane::Stage};
+use super::{classify::Told, order::Stage};
 
 /// Whose message it is.
 pub(super) struct Sent {

@@ -109,41 +109,41 @@ impl Topology {
             return Ok(Self::default());
         }
         let table = section.child("declare")?;
-        let mut topology = Self { takes_what_is_there: on_mismatch(&table)?, ..Self::default() };
+        let takes_what_is_there = table.noting(on_mismatch(&table));
+        let mut topology = Self::default();
         for item in table.children("exchanges")? {
-            let name = name(&item, "name")?;
+            let name = item.noting(name(&item, "name"));
             let exchange = Exchange {
                 kind: item.get_or("type", "direct".to_owned())?,
                 durable: item.get_or("durable", true)?,
                 arguments: item.get("arguments")?.unwrap_or_default(),
             };
             item.finish()?;
-            topology.exchanges.insert(name, exchange);
+            topology.exchanges.extend(name.map(|name| (name, exchange)));
         }
         for item in table.children("queues")? {
-            let name = name(&item, "name")?;
+            let name = item.noting(name(&item, "name"));
             let queue = Queue {
                 durable: item.get_or("durable", true)?,
                 arguments: item.get("arguments")?.unwrap_or_default(),
             };
             item.finish()?;
-            topology.queues.insert(name, queue);
+            topology.queues.extend(name.map(|name| (name, queue)));
         }
         for item in table.children("bindings")? {
             let routing_key: String = item.get_or("routing_key", String::new())?;
             if routing_key.len() > 255 {
-                return Err(item.error("routing_key", "must have at most 255 bytes"));
+                item.wrong(item.error("routing_key", "must have at most 255 bytes"));
             }
-            topology.bindings.push(Binding {
-                exchange: name(&item, "exchange")?,
-                queue: name(&item, "queue")?,
-                routing_key,
-                arguments: item.get("arguments")?.unwrap_or_default(),
-            });
+            let arguments = item.get("arguments")?.unwrap_or_default();
+            let ends = (item.noting(name(&item, "exchange")).ok(), item.noting(name(&item, "queue")).ok());
+            if let (Some(exchange), Some(queue)) = ends {
+                topology.bindings.push(Binding { exchange, queue, routing_key, arguments });
+            }
             item.finish()?;
         }
         table.finish()?;
-        Ok(topology)
+        Ok(Self { takes_what_is_there: takes_what_is_there?, ..topology })
     }
 
     /// What would surprise its author.

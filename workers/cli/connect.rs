@@ -45,28 +45,29 @@ impl Writer {
         }
     }
 
-    /// Writes one effect in a transaction of its own.
+    /// Writes these in a transaction of their own: all of them, or none.
     ///
     /// # Errors
     ///
-    /// [`EnqueueError`]; then nothing was written.
-    pub(crate) async fn enqueue(&mut self, effect: NewEffect) -> Result<Enqueued, EnqueueError> {
+    /// [`EnqueueError`] of the first that is refused; then nothing was written.
+    pub(crate) async fn enqueue(&mut self, effects: Vec<NewEffect>) -> Result<Vec<Enqueued>, EnqueueError> {
+        let all = |written: Written| written.into_iter().collect::<Result<Vec<_>, _>>();
         match self {
             Self::Postgres(connection) => {
                 let mut tx = connection.begin().await?;
-                let written = Outbox.enqueue(&mut *tx, effect).await?;
+                let written = all(Outbox.enqueue_many(&mut *tx, effects).await?)?;
                 tx.commit().await?;
                 Ok(written)
             }
             Self::Pooled(connection) => {
                 let mut tx = connection.begin().await?;
-                let written = Outbox.enqueue(&mut Pooled(&mut tx), effect).await?;
+                let written = all(Outbox.enqueue_many(&mut Pooled(&mut tx), effects).await?)?;
                 tx.commit().await?;
                 Ok(written)
             }
             Self::Sqlite(connection) => {
                 let mut tx = connection.begin_with("BEGIN IMMEDIATE").await?;
-                let written = Outbox.enqueue(&mut *tx, effect).await?;
+                let written = all(Outbox.enqueue_many(&mut *tx, effects).await?)?;
                 tx.commit().await?;
                 Ok(written)
             }

@@ -4,11 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use aftercommit::{
     IdempotencyKey,
+    clock::Timestamp,
     downstream::{Attempt, Closed, Gate, endpoint::Endpoint},
     effect::{Effect, EffectId},
     outcome::Verdict,
     store::Database,
-    verb::Actor,
 };
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -18,7 +18,7 @@ use super::{
     Context, Exit, Grid,
     clean::clean,
     data,
-    effects::who,
+    effects::actor,
     exit::fail,
     json::{self, Time},
     table, talk,
@@ -120,6 +120,28 @@ pub(super) async fn run(context: &Context, command: &EndpointsCommand) -> anyhow
     }
 }
 
+/// The rows of the database.
+///
+/// # Errors
+///
+/// When the database fails, or this login may not see where the endpoints are.
+pub(super) async fn rows(
+    store: &dyn Database,
+    downstream: &str,
+) -> anyhow::Result<(Timestamp, Vec<Endpoint>)> {
+    store.endpoints(downstream).await.map_err(|problem| {
+        if !problem.is_forbidden() {
+            return problem.into();
+        }
+        fail(
+            Exit::Failure,
+            "this login may not see the endpoints in the database: their URLs may hold their owners' tokens. Ask somebody \
+             whose login has the role aftercommit_operator; what a viewer may read is SELECT downstream, name, state, \
+             disabled_at, disabled_reason, failing_since FROM aftercommit.endpoints",
+        )
+    })
+}
+
 async fn known(context: &Context, store: &dyn Database, downstream: &str) -> anyhow::Result<Vec<Known>> {
     let configured = if context.configured()? {
         context
@@ -131,7 +153,7 @@ async fn known(context: &Context, store: &dyn Database, downstream: &str) -> any
     } else {
         Vec::new()
     };
-    let (_now, rows) = store.endpoints(downstream).await?;
+    let (_now, rows) = rows(store, downstream).await?;
     let row = |name: &str| rows.iter().find(|row| &*row.name == name).cloned();
     let mut known: Vec<Known> = configured
         .into_iter()
@@ -211,7 +233,7 @@ async fn switch(context: &Context, args: &Switch, disable: Option<&str>) -> anyh
             format!("{downstream} has no endpoint {name}; `{command}` shows what there is"),
         ));
     }
-    let actor = Actor { who: who(), reason: Some(reason.clone()) };
+    let actor = actor(Some(reason.clone()));
     let changed = store.switch_endpoint(downstream, name, disable, &actor).await?;
     let what = if disable.is_some() { "disabled" } else { "enabled" };
     if !changed {
@@ -242,24 +264,16 @@ async fn test(context: &Context, args: &Test) -> anyhow::Result<Exit> {
         ));
     };
     let store = context.open().await?;
-    let (now, rows) = store.endpoints(downstream).await?;
+    let (now, rows) = rows(&*store, downstream).await?;
     // Whoever tests one that is disabled wants to know whether to enable it.
     let rows = rows.into_iter().map(|row| Endpoint { disabled: None, ..row }).collect();
     directory.put_once(rows);
     let key = format!("{}test_{}", served.key_prefix, IdempotencyKey::random());
     let effect = Effect {
-        id: EffectId::new(0),
-        downstream: Arc::clone(&served.name),
         operation: operation.clone(),
-        key: key.clone(),
         payload: Some(format!(r#"{{"type":"aftercommit.test","timestamp":"{now}","data":{{}}}}"#)),
-        body: None,
-        content_type: None,
-        headers: None,
         target: Some(name.clone()),
-        metadata: None,
-        trace_context: None,
-        created_at: now,
+        ..Effect::new(EffectId::new(0), Arc::clone(&served.name), key.clone(), now)
     };
     let timeout =
         served.terms_of(operation.as_deref()).map_or(Duration::from_secs(20), |terms| terms.timeout);

@@ -1,12 +1,13 @@
-//! `aftercommit enqueue`: one effect, in a transaction of its own.
+//! `aftercommit enqueue`: one effect, or a mail's one per recipient, in a transaction of their own.
 
 use std::time::Duration;
 
 use aftercommit::{
     Enqueued, IdempotencyKey, NewEffect,
     clock::Timestamp,
+    effect::InvalidEffect,
     error::EnqueueError,
-    store::{Database, DownstreamInfo, Status},
+    store::{Database, DownstreamInfo, Look, Status},
 };
 use aftercommit_workers::config::nearest;
 use clap::Args;
@@ -15,7 +16,9 @@ use serde_json::{Map, Value};
 use super::{
     Context, Exit, Writer,
     clean::clean,
-    data, fail,
+    data,
+    exit::said_against,
+    fail,
     json::{self, EffectJson},
     parse, table, talk,
     times::{relative, utc},
@@ -24,7 +27,8 @@ use super::{
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The same key with the same request is the same effect: nothing is written
-twice. Without --key every call writes another effect.
+twice. Without --key every call writes another effect. A mail to several
+without --target becomes one effect per recipient: all of them, or none.
 
 Examples:
   aftercommit enqueue payments --operation charge --key order-17/charge \\
@@ -82,14 +86,45 @@ pub(super) async fn run(context: &Context, args: EnqueueArgs) -> anyhow::Result<
             format!("--expires-at {} has passed already: it would never be sent", utc(at)),
         ));
     }
-    let written = Writer::connect(&url, &options.pooler).await?.enqueue(effect).await.map_err(explained)?;
-    warn_if_unserved(store.as_ref(), &downstream).await?;
-    show(context, store.as_ref(), &written).await
+    let known = store.downstreams().await?;
+    let effects = split(effect, kind(context, &known, &downstream))?;
+    let several = effects.len() > 1;
+    let mut writer = Writer::connect(&url, &options.pooler).await?;
+    let written = writer.enqueue(effects).await.map_err(explained)?;
+    if let Some(note) = unserved(&known, &downstream) {
+        talk!("note: {note}");
+    }
+    for one in &written {
+        show(context, store.as_ref(), one, several).await?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// What the downstream is: as the database knows it, else as it is configured here.
+fn kind(context: &Context, known: &[DownstreamInfo], name: &str) -> Option<String> {
+    let registered = known.iter().find(|info| info.name == name).and_then(|info| info.kind.clone());
+    let configured = || {
+        let settings =
+            context.configured().ok().filter(|configured| *configured).and(context.settings().ok())?;
+        settings.downstreams.get(name).map(|downstream| downstream.kind.to_owned())
+    };
+    registered.or_else(configured)
+}
+
+/// One effect per recipient of a mail, as SQL's `enqueue()` and the library make them; itself for every other kind.
+fn split(effect: NewEffect, kind: Option<String>) -> anyhow::Result<Vec<NewEffect>> {
+    if kind.as_deref() != Some("smtp") {
+        return Ok(vec![effect]);
+    }
+    effect.for_each_recipient().map_err(invalid)
+}
+
+fn invalid(problem: InvalidEffect) -> anyhow::Error {
+    fail(Exit::Usage, problem.to_string())
 }
 
 /// The effect that the command line describes.
 fn build(args: EnqueueArgs) -> anyhow::Result<NewEffect> {
-    let invalid = |problem: aftercommit::effect::InvalidEffect| fail(Exit::Usage, problem.to_string());
     let mut effect = NewEffect::to(args.downstream);
     if let Some(operation) = args.operation {
         effect = effect.operation(operation);
@@ -127,7 +162,7 @@ fn explained(problem: EnqueueError) -> anyhow::Error {
     if let EnqueueError::Database(sqlx::Error::Database(said)) = &problem
         && refuses_values(said.as_ref())
     {
-        return fail(Exit::Usage, format!("the effect was refused: {}", said.message()));
+        return fail(Exit::Usage, format!("the effect was refused: {}", said_against(said.as_ref())));
     }
     problem.into()
 }
@@ -141,15 +176,7 @@ fn refuses_values(said: &dyn sqlx::error::DatabaseError) -> bool {
     sqlite || code.starts_with("22") || code.starts_with("23") || code.starts_with("AC") || code == "P0001"
 }
 
-/// Says when nobody will carry it out for now.
-async fn warn_if_unserved(store: &dyn Database, name: &str) -> anyhow::Result<()> {
-    let known = store.downstreams().await?;
-    if let Some(note) = unserved(&known, name) {
-        talk!("note: {note}");
-    }
-    Ok(())
-}
-
+/// Why nobody will carry it out for now.
 fn unserved(known: &[DownstreamInfo], name: &str) -> Option<String> {
     match known.iter().find(|info| info.name == name && info.kind.is_some()) {
         Some(info) if info.workers > 0 => None,
@@ -168,38 +195,48 @@ fn unserved(known: &[DownstreamInfo], name: &str) -> Option<String> {
     }
 }
 
-async fn show(context: &Context, store: &dyn Database, written: &Enqueued) -> anyhow::Result<Exit> {
+/// `several`: it is told whose effect this is.
+async fn show(
+    context: &Context,
+    store: &dyn Database,
+    written: &Enqueued,
+    several: bool,
+) -> anyhow::Result<()> {
     let receipt = written.receipt();
+    let id = receipt.id;
     let (inserted, remark) = match written {
         Enqueued::Inserted(_) => (true, String::new()),
-        Enqueued::Pending(_) => (false, format!("This effect exists already and is {}.", receipt.state)),
+        Enqueued::Pending(_) => (false, format!("Effect {id} exists already and is {}.", receipt.state)),
         Enqueued::Ended(_) => {
-            (false, format!("This effect exists already and has ended: {}.", receipt.state))
+            (false, format!("Effect {id} exists already and has ended: {}.", receipt.state))
         }
     };
     if !remark.is_empty() {
         talk!("{remark}");
     }
-    let Some(effect) = store.effect(receipt.id).await? else {
-        return Err(fail(Exit::Failure, format!("effect {} was written and cannot be found", receipt.id)));
+    let Some(effect) = store.effect(id).await? else {
+        return Err(fail(Exit::Failure, format!("effect {id} was written and cannot be found")));
     };
+    let target =
+        if several { store.intent(id, Look::Size).await?.and_then(|sent| sent.target) } else { None };
     if context.json() {
         let mut view = EffectJson::from(&effect);
         view.inserted = Some(inserted);
-        json::print(&view)?;
-        return Ok(Exit::Ok);
+        view.target = target;
+        return json::print(&view);
     }
-    data(line(&effect, store.now().await?))?;
-    Ok(Exit::Ok)
+    data(line(&effect, target.as_deref(), store.now().await?))?;
+    Ok(())
 }
 
-fn line(effect: &Status, now: Timestamp) -> String {
+fn line(effect: &Status, target: Option<&str>, now: Timestamp) -> String {
+    let to = target.map(|target| format!(" to {target}")).unwrap_or_default();
     let operation = effect.operation.as_deref().map(|name| format!("/{name}")).unwrap_or_default();
     let due = effect.due_at.filter(|due| *due > now && effect.state.is_pending());
     let due = due.map(|due| format!(", due {}", relative(due, now))).unwrap_or_default();
     let state = table::state_words(effect.state, effect.held_by.as_deref());
     let words = format!(
-        "Effect {} for {}{operation} with key {} is {state}{due}.",
+        "Effect {} for {}{operation}{to} with key {} is {state}{due}.",
         effect.id, effect.downstream, effect.idempotency_key
     );
     clean(&words).into_owned()
@@ -260,6 +297,21 @@ mod tests {
         assert!(unserved(&known, "mail").unwrap().contains("no live worker"));
         assert!(unserved(&known, "payment").unwrap().contains("Did you mean payments?"));
         assert!(!unserved(&known, "zzz").unwrap().contains("Did you mean"));
+    }
+
+    #[test]
+    fn a_mail_to_several_is_one_effect_per_recipient_and_nothing_else_is_split() {
+        let to = r#"{"to":["a@x.test","b@x.test"],"cc":"a@x.test"}"#;
+        let of = |kind: Option<&str>, words: &[&str]| {
+            let words = [&["mail", "--payload", to], words].concat();
+            split(built(&words).unwrap(), kind.map(str::to_owned)).unwrap().len()
+        };
+        assert_eq!(of(Some("smtp"), &[]), 2);
+        assert_eq!(of(Some("smtp"), &["--target", "a@x.test"]), 1);
+        assert_eq!((of(Some("http"), &[]), of(None, &[])), (1, 1));
+        let unreadable = built(&["mail", "--payload", r#"{"to":[7]}"#]).unwrap();
+        let problem = split(unreadable, Some("smtp".to_owned())).unwrap_err();
+        assert_eq!(exit_of(&problem), Exit::Usage);
     }
 
     #[test]

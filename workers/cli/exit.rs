@@ -4,6 +4,7 @@ use std::{io, process::ExitCode};
 
 use aftercommit::error::{EnqueueError, StoreError};
 use aftercommit_workers::config::ConfigError;
+use sqlx::{error::DatabaseError, postgres::PgDatabaseError};
 
 use super::{clean::clean_lines, context::invocation, talk};
 
@@ -150,6 +151,16 @@ pub(crate) fn sentence(problem: &anyhow::Error) -> String {
         }
     }
     text
+}
+
+/// What a database said against a value: its sentence, and its hint. Where in which of its functions that was helps nobody
+/// who typed the value.
+pub(crate) fn said_against(said: &dyn DatabaseError) -> String {
+    let hint = said.try_downcast_ref::<PgDatabaseError>().and_then(PgDatabaseError::hint);
+    match hint {
+        Some(hint) => format!("{}. {hint}", said.message().trim_end_matches('.')),
+        None => said.message().to_owned(),
+    }
 }
 
 fn store_words(problem: &StoreError) -> String {

@@ -3,8 +3,7 @@
 use aftercommit::{
     clock::Timestamp,
     effect::EffectId,
-    store::{Breaker, Database, DownstreamInfo, PauseActed, PausedBy},
-    verb::Actor,
+    store::{AuditFilter, Breaker, Database, DownstreamInfo, PauseActed, PausedBy},
 };
 use clap::{Args, Subcommand};
 
@@ -12,12 +11,12 @@ use super::{
     Context, Exit, Grid,
     clean::clean,
     data,
-    effects::{absent, who},
+    downstreams_test::{self, TestArgs},
+    effects::{absent, actor},
     exit::fail,
     json::{self, AuditJson, DownstreamJson, WorkerJson},
     parse, table, talk,
     times::{relative, utc},
-    trial::{self, TestArgs},
 };
 
 #[derive(Debug, Subcommand)]
@@ -80,13 +79,12 @@ pub(crate) struct AuditArgs {
 
 /// `downstreams …`.
 pub(super) async fn downstreams(context: &Context, command: &DownstreamsCommand) -> anyhow::Result<Exit> {
-    let actor = |reason: Option<&String>| Actor { who: who(), reason: reason.cloned() };
     match command {
         DownstreamsCommand::List => list(context).await,
-        DownstreamsCommand::Test(args) => trial::run(context, args).await,
+        DownstreamsCommand::Test(args) => downstreams_test::run(context, args).await,
         DownstreamsCommand::Pause(PauseArgs { name, reason }) => {
             let store = context.open().await?;
-            match store.pause(name, &actor(Some(reason))).await? {
+            match store.pause(name, &actor(Some(reason.clone()))).await? {
                 PauseActed::Done => shown(context, &*store, name, "is paused").await,
                 PauseActed::NotFound => Err(unknown(context, name)),
                 PauseActed::AsItWas(paused) => Err(fail(Exit::Forbidden, already(name, paused.as_ref()))),
@@ -94,7 +92,7 @@ pub(super) async fn downstreams(context: &Context, command: &DownstreamsCommand)
         }
         DownstreamsCommand::Resume(ResumeArgs { name, reason }) => {
             let store = context.open().await?;
-            match store.resume(name, &actor(reason.as_ref())).await? {
+            match store.resume(name, &actor(reason.clone())).await? {
                 PauseActed::Done => shown(context, &*store, name, "is resumed").await,
                 PauseActed::NotFound => Err(unknown(context, name)),
                 PauseActed::AsItWas(_) => Err(fail(Exit::Forbidden, format!("{name} is not paused"))),
@@ -244,7 +242,8 @@ pub(super) async fn workers(context: &Context) -> anyhow::Result<Exit> {
 /// `audit`.
 pub(super) async fn audit(context: &Context, args: &AuditArgs) -> anyhow::Result<Exit> {
     let store = context.open().await?;
-    let rows = store.audit(args.effect, args.limit).await?;
+    let filter = AuditFilter { effect: args.effect, limit: args.limit, ..AuditFilter::default() };
+    let rows = store.audit(&filter).await?;
     if rows.is_empty()
         && let Some(id) = args.effect
         && store.effect(id).await?.is_none()

@@ -2,16 +2,13 @@
 
 use std::time::Duration;
 
-use aftercommit::{
-    store::{
-        Database,
-        identity::{Hold, Lifted},
-    },
-    verb::Actor,
+use aftercommit::store::{
+    Database,
+    identity::{Hold, Lifted},
 };
 use clap::{Args, Subcommand};
 
-use super::{Context, Exit, context::invocation, data, effects::who, fail, json, talk, times::utc};
+use super::{Context, Exit, context::invocation, data, effects::actor, fail, json, talk, times::utc};
 
 /// A request of the lost history may travel for at least this long.
 const LEASE_MIN: Duration = Duration::from_secs(60);
@@ -66,7 +63,7 @@ async fn lift(context: &Context, store: &dyn Database, reason: &str) -> anyhow::
     if reason.trim().is_empty() {
         return Err(fail(Exit::Usage, "--reason must say why: it is kept in the audit"));
     }
-    let actor = Actor { who: who(), reason: Some(reason.to_owned()) };
+    let actor = actor(Some(reason.to_owned()));
     let lease = longest_lease(context)?;
     let lifted = loop {
         match store.lift_hold(&actor).await? {

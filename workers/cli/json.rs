@@ -39,12 +39,21 @@ pub(crate) struct EffectJson<'a> {
     /// Only where an effect was enqueued: whether it was written, or existed already.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) inserted: Option<bool>,
+    /// Only where a mail to several was enqueued: whose effect this is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) target: Option<String>,
     /// Only where one effect is shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) attempt_log: Option<Vec<AttemptJson<'a>>>,
     /// Only where one effect is shown: what is sent; null where this login may not read it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) request: Option<serde_json::Value>,
+    /// Only where one effect is shown whose downstream knows it by something besides its key: by what.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) known_as: Option<serde_json::Value>,
+    /// Only where one effect of a mail to several is shown: whose effect is which.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) recipients: Option<serde_json::Value>,
     /// Only where one effect is shown: what follows, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) what_follows: Option<String>,
@@ -77,8 +86,11 @@ impl<'a> From<&'a Status> for EffectJson<'a> {
             finished_at: status.finished_at.map(Time),
             token: status.token,
             inserted: None,
+            target: None,
             attempt_log: None,
             request: None,
+            known_as: None,
+            recipients: None,
             what_follows: None,
         }
     }
@@ -262,6 +274,19 @@ impl Serialize for Time {
 pub(crate) fn print(value: &impl Serialize) -> anyhow::Result<()> {
     let text = serde_json::to_string(value)?;
     super::data(text)?;
+    Ok(())
+}
+
+/// Lines of JSON on stdout, written at once.
+///
+/// # Errors
+///
+/// When stdout cannot be written.
+pub(crate) fn print_all<T: Serialize>(values: impl Iterator<Item = T>) -> anyhow::Result<()> {
+    let lines: Vec<String> = values.map(|value| serde_json::to_string(&value)).collect::<Result<_, _>>()?;
+    if !lines.is_empty() {
+        super::data(lines.join("\n"))?;
+    }
     Ok(())
 }
 

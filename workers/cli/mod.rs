@@ -9,6 +9,7 @@ mod config;
 mod connect;
 mod context;
 mod doctor;
+mod downstreams_test;
 mod effects;
 mod endpoints;
 mod enqueue;
@@ -27,7 +28,6 @@ mod requests;
 mod serve;
 mod table;
 mod times;
-mod trial;
 mod work;
 
 use std::{path::PathBuf, process::ExitCode};

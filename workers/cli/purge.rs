@@ -7,7 +7,7 @@ use std::{
 
 use aftercommit::{
     engine::{Manner, Purged, purge},
-    store::{Database, Retention, Step},
+    store::{Ahead, Database, Retention, Step},
 };
 use clap::Args;
 use serde_json::json;
@@ -36,7 +36,7 @@ Examples:
   aftercommit purge --yes --json
   aftercommit purge --payloads 3d --history 30d --keys 400d")]
 pub(crate) struct PurgeArgs {
-    /// Count what is due, and drop nothing
+    /// Count what would be dropped, and drop nothing
     #[arg(long)]
     dry_run: bool,
     /// Drop payloads of effects that ended this long ago, whatever the configuration says
@@ -61,8 +61,7 @@ pub(super) async fn run(context: &Context, args: &PurgeArgs) -> anyhow::Result<E
     let retention = retention(context, args)?;
     let store = context.open().await?;
     if args.dry_run {
-        let due = due(store.as_ref(), &retention).await?;
-        return told(context, "would be dropped", &due, None).map(|()| Exit::Ok);
+        return dry_run(context, store.as_ref(), &retention, args.trust_clock).await;
     }
     confirm(args, &retention)?;
     if args.trust_clock {
@@ -98,12 +97,7 @@ pub(super) async fn run(context: &Context, args: &PurgeArgs) -> anyhow::Result<E
     };
     told(context, "dropped", &purged, Some(forgotten))?;
     if let Some(ahead) = purged.ahead {
-        talk!(
-            "No key was dropped: the database's clock says {}, and the last look was at {}. If nobody looked for so \
-             long and the clock is right, add --trust-clock.",
-            ahead.now,
-            ahead.last
-        );
+        talk!("No key was dropped: {}", disbelief(&ahead));
         return Ok(Exit::Partly);
     }
     if stop.is_cancelled() {
@@ -111,6 +105,40 @@ pub(super) async fn run(context: &Context, args: &PurgeArgs) -> anyhow::Result<E
         return Ok(Exit::Partly);
     }
     Ok(Exit::Ok)
+}
+
+/// What would be dropped now: no key, and nothing that came in, by a clock that would not be believed.
+async fn dry_run(
+    context: &Context,
+    store: &dyn Database,
+    retention: &Retention,
+    trusted: bool,
+) -> anyhow::Result<Exit> {
+    let mut due = due(store, retention).await?;
+    let ahead = if trusted { None } else { disbelieved(store).await? };
+    if let Some(ahead) = ahead {
+        due = Purged { keys: 0, requests: 0, inbox: 0, ahead: Some(ahead), ..due };
+        talk!("No key, answer or received message would be dropped: {}", disbelief(&ahead));
+    }
+    told(context, "would be dropped", &due, None).map(|()| Exit::Ok)
+}
+
+/// Whether the database's clock would not be believed. Asked by a batch of nothing, which looks at the clock as every batch does.
+async fn disbelieved(store: &dyn Database) -> anyhow::Result<Option<Ahead>> {
+    match store.drop_batch(Step::Keys, Duration::MAX, 0).await {
+        Ok(batch) => Ok(batch.ahead),
+        // Whoever may not drop may still count.
+        Err(problem) if problem.is_forbidden() => Ok(None),
+        Err(problem) => Err(problem.into()),
+    }
+}
+
+fn disbelief(ahead: &Ahead) -> String {
+    format!(
+        "the database's clock says {}, and the last look was at {}. If nobody looked for so long and the clock is right, add \
+         --trust-clock.",
+        ahead.now, ahead.last
+    )
 }
 
 /// The ages given, else those of the configuration. No defaults: who purges a database of which they have no configuration

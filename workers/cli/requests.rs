@@ -34,7 +34,12 @@ pub(crate) struct RequestsArgs {
 /// Lists them.
 pub(super) async fn run(context: &Context, args: &RequestsArgs) -> anyhow::Result<Exit> {
     let store = context.open().await?;
-    let filter = RequestFilter { scope: args.scope.clone(), key: args.key.clone(), limit: args.limit };
+    let filter = RequestFilter {
+        scope: args.scope.clone(),
+        key: args.key.clone(),
+        limit: args.limit,
+        ..RequestFilter::default()
+    };
     let found = store.requests(&filter).await?;
     if context.json() {
         for info in &found {

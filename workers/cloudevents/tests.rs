@@ -21,18 +21,16 @@ fn envelope(table: &str) -> Result<Envelope, String> {
 
 fn effect() -> Effect {
     Effect {
-        id: EffectId::new(17),
-        downstream: "shop".into(),
         operation: Some("charged".to_owned()),
-        key: "order-17/charge".to_owned(),
         payload: Some(PAYLOAD.to_owned()),
-        body: None,
-        content_type: None,
-        headers: None,
-        target: None,
         metadata: Some(r#"{"order":"A 17 €"}"#.to_owned()),
         trace_context: Some(TRACE.to_owned()),
-        created_at: Timestamp::from_micros(1_522_893_384_000_007),
+        ..Effect::new(
+            EffectId::new(17),
+            "shop",
+            "order-17/charge",
+            Timestamp::from_micros(1_522_893_384_000_007),
+        )
     }
 }
 

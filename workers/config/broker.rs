@@ -31,12 +31,12 @@ impl Broker {
         key: &str,
         schemes: &'static [&'static str],
     ) -> Result<Self, ConfigError> {
-        let login = login(section)?;
+        let login = section.noting(login(section));
         if section.is_table(key) {
             let Some(secret) = section.get::<SecretRef>(key)? else {
                 return Err(section.error(key, "must be a URL or a reference to one"));
             };
-            return Ok(Self { place: Place::Secret(secret), login, schemes });
+            return Ok(Self { place: Place::Secret(secret), login: login?, schemes });
         }
         // Not noted before it is known to hold no password: `get` would show it.
         let Some(text) = section.get_unshown::<String>(key)? else {
@@ -51,7 +51,7 @@ impl Broker {
             return Err(section.error(key, "must not hold a password: write auth = { user = \"…\", password = { env = \"…\" } }, or the whole URL as { env = \"NAME\" }"));
         }
         let _shown: Option<String> = section.get(key)?;
-        Ok(Self { place: Place::Plain(url), login, schemes })
+        Ok(Self { place: Place::Plain(url), login: login?, schemes })
     }
 
     /// Where it is, for people and for whoever shares its troubles; the same whether or not secrets can be read.
@@ -80,6 +80,12 @@ impl Broker {
     /// Whether a login stands beside the URL.
     pub(crate) fn has_login(&self) -> bool {
         self.login.is_some()
+    }
+
+    /// Whether its scheme is `scheme`, or not known here.
+    pub(crate) fn may_use(&self, scheme: &str) -> bool {
+        matches!(&self.place, Place::Secret(_))
+            || matches!(&self.place, Place::Plain(url) if url.scheme() == scheme)
     }
 
     /// Whether it is `scheme`, and not on this machine.

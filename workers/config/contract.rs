@@ -11,7 +11,7 @@ use aftercommit::contract::{
 use super::{
     ConfigError,
     answers::{AnswerRule, Marker, Predicate, StatusRule, is_pointer},
-    key::{KeyFormat, KeyIn},
+    key::{KeyFormat, KeyIn, KeyPlace},
     probe::WrittenProbe,
     section::Section,
     tree::{Node, Origin},
@@ -163,14 +163,18 @@ impl Written {
     }
 
     fn validate(&self, section: &Section<'_>) -> Result<(), ConfigError> {
-        if self.code_at.iter().flatten().any(|pointer| !is_pointer(pointer)) {
-            return Err(section.error("code_at", "must be a list of JSON pointers such as \"/error/code\""));
-        }
-        if self.methods.iter().flatten().any(|method| !METHODS.contains(&method.as_str())) {
-            return Err(
-                section.error("methods", "must be a list of \"POST\", \"PUT\", \"PATCH\", \"DELETE\"")
-            );
-        }
+        let pointers = self.code_at.iter().flatten().all(|pointer| is_pointer(pointer));
+        let pointers = section.noting(if pointers {
+            Ok(())
+        } else {
+            Err(section.error("code_at", "must be a list of JSON pointers such as \"/error/code\""))
+        });
+        let methods = self.methods.iter().flatten().all(|method| METHODS.contains(&method.as_str()));
+        let methods = section.noting(if methods {
+            Ok(())
+        } else {
+            Err(section.error("methods", "must be a list of \"POST\", \"PUT\", \"PATCH\", \"DELETE\""))
+        });
         // Answers before execution, and those that say nothing about the first request, are never its stored answer.
         let never = |rule: &AnswerRule| match rule.status {
             StatusRule::Exactly(status) => matches!(status, 401 | 403 | 404 | 429 | 500..=599),
@@ -182,7 +186,12 @@ impl Written {
                 format!("must not hold {rule}: 401, 403, 404, 429, 5xx and whole classes prove nothing about the first request"),
             ));
         }
-        Ok(())
+        pointers.and(methods)
+    }
+
+    /// Whether it says where the key stands, and in which header.
+    pub(super) fn says_where(&self) -> (Option<&KeyIn>, bool) {
+        (self.key_in.as_ref(), self.key_format.is_some())
     }
 
     /// `self` where it says something, else `base`.
@@ -264,17 +273,19 @@ impl Written {
         contract.refuses(timeout).map_or(Ok(contract), Err)
     }
 
-    /// Notes what stands in no file: what `base` brought, and defaults, so that the effective contract can be shown.
-    pub(crate) fn note_into(&self, section: &Section<'_>, base: &Self, source: &Origin) {
+    /// Notes what stands in no file: what `base` brought, and defaults, so that the effective contract can be shown. Where the key
+    /// stands is no part of it for a kind that knows that itself.
+    pub(crate) fn note_into(&self, section: &Section<'_>, base: &Self, source: &Origin, place: KeyPlace) {
         let brought = base.shown();
+        let has_meaning = |key: &str| place == KeyPlace::Written || !KeyPlace::KEYS.contains(&key);
         for (key, value) in self.shown() {
-            if section.has(key) {
+            if section.has(key) || !has_meaning(key) {
                 continue;
             }
             let from_base = brought.iter().any(|(known, _)| *known == key);
             section.note(key, value, if from_base { source } else { &Origin::Default });
         }
-        for (key, value) in self.defaults() {
+        for (key, value) in self.defaults().into_iter().filter(|(key, _)| has_meaning(key)) {
             section.note(key, value, &Origin::Default);
         }
     }

@@ -3,51 +3,25 @@
 use std::{any::Any, collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use aftercommit::{
-    contract::{Contract, Dedupe},
-    downstream::{Downstream, Served, Terms},
+    contract::Dedupe,
+    downstream::{Downstream, Served, Terms, endpoint::Endpoint},
+    effect::Effect,
     engine::LEASE_MARGIN,
-    schedule::Policy,
 };
 use sha2::{Digest as _, Sha256};
 
 use super::{
     ConfigError,
-    contract::Written,
     kind::kind,
-    probe::WrittenProbe,
-    section::{Section, nearest},
-    tree::Origin,
+    operation::{self, Operation},
+    section::Section,
     values::{Rate, Secrets, show_duration},
 };
-use crate::profiles;
 
-/// Time of one attempt where nothing else is said: longer than a slow payment, shorter than people wait.
-const TIMEOUT: Duration = Duration::from_secs(20);
 /// Attempts at one time, per worker process.
 const CONCURRENCY: u32 = 16;
 /// Between a timeout and the end of its lease, where the lease is not set: room for a slow settle.
 const LEASE_ROOM: Duration = Duration::from_secs(10);
-
-/// What every operation has, whatever the kind.
-#[derive(Clone, Debug)]
-pub(crate) struct Operation {
-    pub(crate) written: Written,
-    pub(crate) probe: Option<WrittenProbe>,
-    pub(crate) contract: Contract,
-    pub(crate) policy: Policy,
-    pub(crate) timeout: Duration,
-}
-
-impl Operation {
-    /// An attempt takes `after` longer; the contract must still make sense.
-    fn lengthen(&mut self, section: &Section<'_>, after: Duration) -> Result<(), ConfigError> {
-        if after.is_zero() {
-            return Ok(());
-        }
-        self.timeout += after;
-        self.contract.refuses(self.timeout).map_or(Ok(()), |problem| Err(section.error("contract", problem)))
-    }
-}
 
 /// What a kind reads its part from.
 pub(crate) struct Source<'s> {
@@ -63,7 +37,40 @@ pub(crate) struct Source<'s> {
     pub(crate) concurrency: u32,
 }
 
-/// Reads a kind's part.
+impl Source<'_> {
+    /// Reads the named operations' parts, all of them before it gives up. What is wrong with the downstream's own contract or probe is
+    /// not told again of those that have it from there.
+    ///
+    /// # Errors
+    ///
+    /// One of those that are noted.
+    pub(crate) fn named<T>(
+        &self,
+        read: impl Fn(&Section<'_>, &Operation) -> Result<T, ConfigError>,
+    ) -> Result<BTreeMap<String, T>, ConfigError> {
+        let (mut all, mut wrong) = (BTreeMap::new(), None);
+        for (name, section, operation) in self.operations {
+            match read(section, operation) {
+                Ok(part) => {
+                    all.insert(name.clone(), part);
+                }
+                Err(problem) => {
+                    let is_inherited = |key: &str| {
+                        let about = problem.key.starts_with(&section.dotted(key));
+                        about && !section.has(key) && self.section.is_wrong(key)
+                    };
+                    if !is_inherited("contract") && !is_inherited("probe") {
+                        section.wrong(problem.clone());
+                    }
+                    wrong = Some(problem);
+                }
+            }
+        }
+        wrong.map_or(Ok(all), Err)
+    }
+}
+
+/// Reads a kind's part. Notes everything that is wrong with it before it gives up.
 pub(crate) type ReadKind = fn(&Source<'_>) -> Result<Arc<dyn Configured>, ConfigError>;
 
 /// A downstream's kind, read and validated; nothing resolved, nothing opened.
@@ -86,6 +93,16 @@ pub(crate) trait Configured: Any + fmt::Debug + Send + Sync {
     /// The endpoints that stand in the configuration, where there are many by name: name and host.
     fn endpoints(&self) -> Vec<(String, String)> {
         Vec::new()
+    }
+    /// Where there are many endpoints by name: those of the configuration, and of the database's `rows`, that cannot be called from
+    /// here, with the reason. `None` where there are none by name.
+    fn endpoint_problems(&self, _secrets: &Secrets, _rows: &[Endpoint]) -> Option<Vec<(String, String)>> {
+        None
+    }
+    /// What the downstream knows an effect by besides its key, where it is something else: its name there, and what it is. Of an
+    /// effect that cannot be rendered there is none.
+    fn known_as(&self, _effect: &Effect, _key: &str) -> Option<(&'static str, String)> {
+        None
     }
     /// What the kind finds worth a warning.
     fn warnings(&self) -> Vec<String>;
@@ -116,7 +133,7 @@ pub struct DownstreamSettings {
 }
 
 impl DownstreamSettings {
-    /// Reads `downstream.NAME`.
+    /// Reads `downstream.NAME`. Goes on where something is wrong, which is noted; what comes of it then is of no use.
     pub(crate) fn read(
         name: &str,
         section: Section<'_>,
@@ -124,51 +141,49 @@ impl DownstreamSettings {
     ) -> Result<Self, ConfigError> {
         let place = section.place("").to_string();
         let auth_place = section.place("auth").to_string();
-        let (kind, read_kind) = kind(&section)?;
-        section.not_yet("on_outcome", "read the outcome from aftercommit.status")?;
+        let kind = kind(&section)?;
+        section.noting(section.not_yet("on_outcome", "read the outcome from aftercommit.status")).ok();
         let key_prefix: String = section.get_or("key_prefix", String::new())?;
         if !key_prefix.bytes().all(|byte| (b'!'..=b'~').contains(&byte)) {
-            return Err(section.error("key_prefix", "must be printable ASCII without spaces"));
+            section.wrong(section.error("key_prefix", "must be printable ASCII without spaces"));
         }
         let concurrency = section.get_or("concurrency", CONCURRENCY)?;
         if concurrency == 0 {
-            return Err(section.error("concurrency", "must be at least 1"));
+            section.wrong(section.error("concurrency", "must be at least 1"));
         }
         let rate = section.get("rate")?;
-        let mut default = default_operation(&section)?;
-        let mut operations = operations(name, &section, &default)?;
+        let default = section.noting(operation::default(&section, kind));
+        let mut operations = operation::named(name, &section, default.as_ref().ok(), kind)?;
+        let stand_in = Operation::stand_in();
         let source = Source {
             section: &section,
             key_prefix: &key_prefix,
-            default: &default,
+            default: default.as_ref().unwrap_or(&stand_in),
             operations: &operations,
             concurrency,
         };
-        let configured = read_kind(&source)?;
-        let slowest =
-            operations.iter().map(|(_, _, operation)| operation.timeout).chain([default.timeout]).max();
-        let slowest = slowest.unwrap_or(default.timeout);
-        let after = configured.after_timeout();
-        default.lengthen(&section, after)?;
+        let configured = section.noting((kind.read)(&source));
+        let slowest = operations.iter().map(|(_, _, operation)| operation.timeout).max();
+        let slowest = slowest.unwrap_or_default().max(source.default.timeout);
+        let after = configured.as_ref().map_or(Duration::ZERO, |configured| configured.after_timeout());
+        let lease = section.noting(lease(&section, slowest, after, worker_lease));
         for (_, section, operation) in &mut operations {
-            operation.lengthen(section, after)?;
+            section.finished()?;
+            section.noting(operation.lengthen(section, after)).ok();
         }
-        let lease = lease(&section, slowest, after, worker_lease)?;
-        let operations = operations
-            .into_iter()
-            .map(|(name, section, operation)| section.finish().map(|()| (name, operation)))
-            .collect::<Result<_, _>>()?;
-        section.finish()?;
+        section.finished()?;
+        let mut default = default?;
+        default.lengthen(&section, after)?;
         Ok(Self {
             name: name.into(),
-            kind,
+            kind: kind.name,
             key_prefix,
             concurrency,
-            lease,
+            lease: lease?,
             rate,
             default,
-            operations,
-            configured,
+            operations: operations.into_iter().map(|(name, _, operation)| (name, operation)).collect(),
+            configured: configured?,
             place,
             auth_place,
         })
@@ -177,6 +192,17 @@ impl DownstreamSettings {
     /// The endpoints that stand in the configuration, where it has many by name: name and host.
     pub fn endpoints(&self) -> Vec<(String, String)> {
         self.configured.endpoints()
+    }
+
+    /// What the downstream knows this effect by besides its key, where that is something else (a mail's `Message-ID`): its name
+    /// there, and what it is.
+    pub fn known_as(&self, effect: &Effect) -> Option<(&'static str, String)> {
+        self.configured.known_as(effect, &format!("{}{}", self.key_prefix, effect.key))
+    }
+
+    /// The operations that have a name.
+    pub fn operations(&self) -> impl Iterator<Item = &str> {
+        self.operations.keys().map(String::as_str)
     }
 
     /// Every operation, the default one first.
@@ -236,107 +262,6 @@ impl DownstreamSettings {
             origin: self.configured.origin().map(Into::into),
         })
     }
-}
-
-fn default_operation(section: &Section<'_>) -> Result<Operation, ConfigError> {
-    let profile_name: String = section.get_or("profile", "none".to_owned())?;
-    let given = section.has("profile") || section.has("contract");
-    let profile = profiles::get(&profile_name).ok_or_else(|| {
-        let names = || profiles::all().iter().map(|profile| profile.name);
-        let hint = nearest(&profile_name, names()).map_or_else(
-            || format!("`aftercommit profiles list` shows them: {}", names().collect::<Vec<_>>().join(", ")),
-            |nearest| format!("did you mean \"{nearest}\"?"),
-        );
-        section.error("profile", format!("there is no such profile; {hint}"))
-    })?;
-    let table = section.child("contract")?;
-    let written = Written::read(&table)?;
-    if given && !section.has("profile") && written.dedupe.is_none() {
-        return Err(table.missing(
-            "dedupe",
-            "dedupe is missing: write \"key\" (with a window) or \"none\", or name a profile",
-        ));
-    }
-    let base = profile.contract()?;
-    let written = written.over(&base);
-    written.note_into(&table, &base, &Origin::Profile(profile_name.as_str().into()));
-    let timeout = timeout(section, TIMEOUT)?;
-    let mut policy = policy(&section.child("retry")?, &Policy::default())?;
-    policy.max_pause = section.get_or("max_pause", policy.max_pause)?;
-    let probe = WrittenProbe::read(section, None)?;
-    operation(section, (written, probe), policy, timeout)
-}
-
-fn operations<'s>(
-    downstream: &str,
-    section: &Section<'s>,
-    default: &Operation,
-) -> Result<Vec<(String, Section<'s>, Operation)>, ConfigError> {
-    let table = section.child("operations")?;
-    let mut operations = Vec::new();
-    for name in table.names() {
-        let section = table.child(&name)?;
-        let contract = section.child("contract")?;
-        let written = Written::read(&contract)?.over(&default.written);
-        written.note_into(&contract, &default.written, &Origin::Downstream(downstream.into()));
-        let timeout = timeout(&section, default.timeout)?;
-        let policy = policy(&section.child("retry")?, &default.policy)?;
-        let probe = WrittenProbe::read(&section, default.probe.as_ref())?;
-        let operation = operation(&section, (written, probe), policy, timeout)?;
-        operations.push((name, section, operation));
-    }
-    Ok(operations)
-}
-
-fn operation(
-    section: &Section<'_>,
-    (written, probe): (Written, Option<WrittenProbe>),
-    policy: Policy,
-    timeout: Duration,
-) -> Result<Operation, ConfigError> {
-    let contract =
-        written.contract(timeout, probe.as_ref()).map_err(|problem| section.error("contract", problem))?;
-    // A downstream's probe may be meant for operations that refine its contract; an operation's own is meant for itself.
-    if section.has("probe") && !contract.can_probe && !section.has("operations") {
-        return Err(section.error(
-            "probe",
-            "is never made: a downstream that can be asked has contract = { dedupe = \"lookup\" }, or \"key\" with a window",
-        ));
-    }
-    Ok(Operation { written, probe, contract, policy, timeout })
-}
-
-fn timeout(section: &Section<'_>, default: Duration) -> Result<Duration, ConfigError> {
-    let timeout = section.get_or("timeout", default)?;
-    if timeout < Duration::from_millis(10) {
-        return Err(section.error("timeout", "must be at least 10ms"));
-    }
-    Ok(timeout)
-}
-
-fn policy(section: &Section<'_>, default: &Policy) -> Result<Policy, ConfigError> {
-    let policy = Policy {
-        initial: section.get_or("initial", default.initial)?,
-        factor: section.get_or("factor", default.factor)?,
-        max: section.get_or("max", default.max)?,
-        max_attempts: section.get_or("max_attempts", default.max_attempts)?,
-        max_age: section.get_or("max_age", default.max_age)?,
-        max_pause: default.max_pause,
-    };
-    if policy.initial.is_zero() {
-        return Err(section.error("initial", "must be more than zero: a retry is never a hot loop"));
-    }
-    if policy.factor < 1.0 {
-        return Err(section.error("factor", "must be at least 1.0"));
-    }
-    if policy.max < policy.initial {
-        return Err(section.error("max", "must not be less than initial"));
-    }
-    if policy.max_attempts == 0 {
-        return Err(section.error("max_attempts", "must be at least 1"));
-    }
-    section.finished()?;
-    Ok(policy)
 }
 
 fn lease(

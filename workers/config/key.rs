@@ -2,6 +2,7 @@
 
 use super::{
     answers::{is_header_name, is_pointer},
+    contract::Written,
     tree::Node,
     values::{Setting, quoted},
 };
@@ -17,6 +18,32 @@ pub(crate) enum KeyIn {
     Query(String),
     /// In the path, where its template has `{key}`.
     Path,
+}
+
+/// Who says where the key of a kind's effects stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyPlace {
+    /// The contract: `key_in` and `key_format`.
+    Written,
+    /// The kind itself: it is always this.
+    Own(&'static str),
+}
+
+impl KeyPlace {
+    /// What a contract says about it.
+    pub(super) const KEYS: [&str; 2] = ["key_in", "key_format"];
+
+    /// What of it a contract says that cannot be said, and why.
+    pub(super) fn refuses(self, written: &Written) -> Option<(&'static str, String)> {
+        let Self::Own(own) = self else { return None };
+        let problem = || format!("cannot be set for this kind: the key is its {own}");
+        match written.says_where() {
+            (Some(KeyIn::Header(name)), _) if name.eq_ignore_ascii_case(own) => None,
+            (Some(_), _) => Some(("key_in", problem())),
+            (None, true) => Some(("key_format", problem())),
+            (None, false) => None,
+        }
+    }
 }
 
 impl Setting for KeyIn {

@@ -13,6 +13,7 @@ mod horizon;
 mod init;
 mod key;
 mod kind;
+mod operation;
 mod pooler;
 mod probe;
 mod registration;
@@ -27,7 +28,7 @@ mod worker;
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use aftercommit::{
-    downstream::Served,
+    downstream::{Served, endpoint::Endpoint},
     store::{Options, Pooler, RegisteredDownstream},
 };
 
@@ -35,10 +36,12 @@ pub(crate) use answers::{AnswerRule, Answers, Marker, Predicate, Wants, is_heade
 pub(crate) use broker::{Broker, host_port, secrets_of};
 pub(crate) use contract::Written;
 pub use downstream::DownstreamSettings;
-pub(crate) use downstream::{Configured, Operation, ReadKind, Source};
+pub(crate) use downstream::{Configured, Source};
 pub use error::{ConfigError, Finding};
 pub use init::init;
-pub(crate) use key::{KeyFormat, KeyIn};
+pub(crate) use key::{KeyFormat, KeyIn, KeyPlace};
+pub(crate) use kind::Kind;
+pub(crate) use operation::Operation;
 pub(crate) use probe::{Sight, WrittenProbe};
 pub use registration::registered;
 pub(crate) use section::{Log, Section};
@@ -220,6 +223,12 @@ impl Settings {
         )
     }
 
+    /// The endpoints of `downstream`, of the configuration and of the database's `rows`, that cannot be called from here, with the
+    /// reason: a secret that cannot be read, a URL that may not be called. `None` where it has no endpoints by name.
+    pub fn endpoint_problems(&self, downstream: &str, rows: &[Endpoint]) -> Option<Vec<(String, String)>> {
+        self.downstreams.get(downstream)?.configured.endpoint_problems(&self.secrets, rows)
+    }
+
     /// How to connect to the database.
     pub fn options(&self) -> Options {
         Options {
@@ -312,12 +321,12 @@ fn downstreams(section: &Section<'_>, lease: Duration, log: &Log) -> BTreeMap<St
             .and_then(|()| section.child(&name))
             .and_then(|section| DownstreamSettings::read(&name, section, lease));
         match read {
+            // Where something is wrong, what is judged by the rest could only mislead.
+            Ok(_settings) if log.problems() > before => {}
             Ok(settings) => {
                 downstreams.insert(name, settings);
             }
-            // Where a value could not be read, what follows from its absence is no news.
-            Err(problem) if log.problems() == before => log.problem(problem),
-            Err(_follows) => {}
+            Err(problem) => log.problem(problem),
         }
     }
     downstreams

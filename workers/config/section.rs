@@ -25,15 +25,31 @@ const UNKNOWN: &str = "unknown key; ";
 pub(crate) struct Log {
     effective: RefCell<Vec<Effective>>,
     problems: RefCell<Vec<ConfigError>>,
+    /// The keys of values that could not be read.
+    unread: RefCell<Vec<String>>,
 }
 
 impl Log {
-    /// Notes what is wrong, unless something about that key is noted already: the rest would only follow from it.
+    /// Notes what is wrong, unless something about that key is noted already, or something in its table could not be read: the rest
+    /// would only follow from it.
     pub(crate) fn problem(&self, problem: ConfigError) {
-        let mut problems = self.problems.borrow_mut();
-        if !problems.iter().any(|noted| noted.key == problem.key) {
-            problems.push(problem);
+        let told = self.problems.borrow().iter().any(|noted| noted.key == problem.key);
+        let follows = self.unread.borrow().iter().any(|unread| is_inside(unread, &problem.key));
+        if !told && !follows {
+            self.problems.borrow_mut().push(problem);
         }
+    }
+
+    /// Notes a value that could not be read, or a key that nobody asked for.
+    fn unread(&self, problem: ConfigError) {
+        let key = problem.key.clone();
+        self.problem(problem);
+        self.unread.borrow_mut().push(key);
+    }
+
+    /// Whether something about this dotted key, or in its table, is noted as wrong.
+    fn is_wrong(&self, key: &str) -> bool {
+        self.problems.borrow().iter().any(|noted| is_inside(&noted.key, key))
     }
 
     /// How much is wrong so far.
@@ -115,7 +131,7 @@ impl<'a> Section<'a> {
                 Ok(Some(value))
             }
             Err(problem) => {
-                self.log.problem(self.error(key, problem));
+                self.log.unread(self.error(key, problem));
                 Ok(None)
             }
         }
@@ -139,7 +155,7 @@ impl<'a> Section<'a> {
     /// [`Self::get`] for a value that must be checked before it may be shown.
     pub(crate) fn get_unshown<T: Setting>(&self, key: &str) -> Result<Option<T>, ConfigError> {
         let Some(node) = self.node(key) else { return Ok(None) };
-        let read = T::read(node).map_err(|problem| self.wrong(self.error(key, problem)));
+        let read = T::read(node).map_err(|problem| self.log.unread(self.error(key, problem)));
         Ok(read.ok())
     }
 
@@ -160,6 +176,16 @@ impl<'a> Section<'a> {
     /// Notes what is wrong, and goes on.
     pub(crate) fn wrong(&self, problem: ConfigError) {
         self.log.problem(problem);
+    }
+
+    /// Notes what is wrong with a part, and hands it on: whoever reads the whole reads the rest too before giving up.
+    pub(crate) fn noting<T>(&self, read: Result<T, ConfigError>) -> Result<T, ConfigError> {
+        read.inspect_err(|problem| self.log.problem(problem.clone()))
+    }
+
+    /// Whether something about `key`, or in its table, was noted as wrong: then what depends on it is not judged.
+    pub(crate) fn is_wrong(&self, key: &str) -> bool {
+        self.log.is_wrong(&self.dotted(key))
     }
 
     /// Notes an effective value.
@@ -239,10 +265,15 @@ impl<'a> Section<'a> {
                 }
             };
             let problem = format!("{UNKNOWN}{hint}");
-            self.log.problem(ConfigError::new(&node.origin, self.dotted(key), problem));
+            self.log.unread(ConfigError::new(&node.origin, self.dotted(key), problem));
         }
         Ok(())
     }
+}
+
+/// Whether a dotted key is another one, or stands in its table.
+fn is_inside(key: &str, table: &str) -> bool {
+    key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
 /// The name most like `key`, if any is like it; of equals the first.

@@ -1,6 +1,7 @@
 //! The configuration refuses what it does not understand, and says where, what, and what to do.
 
 mod accounts;
+mod all_at_once;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -118,42 +119,6 @@ fn an_unknown_key_is_named_with_its_place_and_the_nearest_one() {
     assert!(env.contains("AFTERCOMMIT__WORKER__POL") && env.contains("`poll`"), "{env}");
     let syntax = refused("database = \n");
     assert!(syntax.contains("toml:1:"), "{syntax}");
-}
-
-#[test]
-fn everything_that_is_wrong_is_told_at_once_and_nothing_that_follows_from_it() {
-    let wrong = |text: &str| {
-        let file = file(text);
-        let sources = Sources { file: Some(file.path.clone()), ..Sources::default() };
-        let problems = Settings::load_all(&sources).unwrap_err();
-        problems
-            .into_iter()
-            .map(|problem| format!("{}: {}", problem.key, problem.problem))
-            .collect::<Vec<_>>()
-    };
-    let all = wrong(
-        "databse = \"sqlite:x.db\"\nenviroment = \"test\"\n[worker]\npol = \"1s\"\nlease = 5\n\
-         [downstream.a]\nknd = \"http\"\n[downstream.b]\nkind = \"http\"\nbase_url = 7\ntimeout = \"40\"\n\
-         [downstream.c]\nkind = \"http\"\nbase_url = \"https://c.example\"\ncontract = { dedupe = \"nnoe\" }\n",
-    );
-    for words in [
-        "databse: unknown key; did you mean `database`?",
-        "enviroment: unknown key; did you mean `environment`?",
-        "worker.pol: unknown key",
-        "worker.lease: must be a duration",
-        "downstream.a.knd: unknown key; did you mean `kind`?",
-        "downstream.b.timeout: must be",
-        "downstream.b.base_url: must be",
-        "downstream.c.contract.dedupe: must be one of",
-    ] {
-        assert!(all.iter().any(|line| line.starts_with(words)), "{words} in {all:#?}");
-    }
-    assert!(!all.iter().any(|line| line.contains("not set") || line.contains("missing")), "{all:#?}");
-    let mut keys: Vec<_> = all.iter().map(|line| line.split(':').next().unwrap()).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    assert_eq!(keys.len(), all.len(), "a line for a key: {all:#?}");
-    assert_eq!(wrong("").len(), 2);
 }
 
 #[test]

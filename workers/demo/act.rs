@@ -88,12 +88,12 @@ pub(super) async fn effects(
     state: State,
 ) -> anyhow::Result<Vec<Status>> {
     let filter = Filter {
-        state: Some(state),
+        states: vec![state],
         downstream: Some(downstream.to_owned()),
         limit: 100,
         ..Filter::default()
     };
-    database.effects(&filter).await.context("looking at the effects")
+    Ok(database.effects(&filter).await.context("looking at the effects")?.effects)
 }
 
 fn broken(stage: &Stage, problem: &str) -> anyhow::Error {

@@ -25,7 +25,12 @@ pub(super) struct Answer {
 }
 
 /// What is said where nothing more is known.
-const UNKNOWN: &str = "the outcome is unknown";
+const UNKNOWN: &str = "the outcome is unknown; look there for what the key stands for";
+
+const REFUSED: &str = "refused: its answer says why";
+const KEY_IN_USE: &str = "the key is in use for another request: write a new effect with a new key";
+const KEY_PERHAPS_IN_USE: &str =
+    "by its status, the key is in use for another request: its answer says whether it is";
 
 /// Who was asked: whose refusal of credentials an answer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,7 +157,7 @@ impl Reading<'_> {
     fn by_rule(&self) -> Option<(Finding, &'static str)> {
         let this = Finding::Rejected(About::ThisAttempt);
         let lists: [(&[AnswerRule], Finding, &'static str); 7] = [
-            (&self.answers.mismatch, Finding::KeyReused, "the key is in use for another request"),
+            (&self.answers.mismatch, Finding::KeyReused, KEY_IN_USE),
             (&self.answers.in_progress, Finding::InProgress, "a request with this key is in progress"),
             (&self.answers.already_done, Finding::AlreadyDone, "it had been done before"),
             (
@@ -162,7 +167,7 @@ impl Reading<'_> {
             ),
             (&self.answers.unknown, Finding::Unknown, UNKNOWN),
             (&self.answers.not_applied, Finding::NotApplied, "not applied"),
-            (&self.answers.rejected, this, "refused"),
+            (&self.answers.rejected, this, REFUSED),
         ];
         let fits = lists.iter().flat_map(|(rules, finding, said)| {
             rules.iter().filter(|rule| self.fits(rule)).map(move |rule| (rule, *finding, *said))
@@ -171,7 +176,7 @@ impl Reading<'_> {
         let (rule, finding, said) = fits.min_by_key(|(rule, _, _)| (rule.code.is_none(), rule.status))?;
         // A status alone may mean something else too, which whoever looks into it must know.
         let unsure = finding == Finding::KeyReused && rule.code.is_none();
-        Some((finding, if unsure { "by its status, the key is in use for another request" } else { said }))
+        Some((finding, if unsure { KEY_PERHAPS_IN_USE } else { said }))
     }
 
     fn fits(&self, rule: &AnswerRule) -> bool {
@@ -199,16 +204,23 @@ impl Reading<'_> {
     fn by_status(&self, status: u16) -> (Finding, &'static str) {
         match status {
             200..=299 => self.success(),
-            303 => (Finding::Unknown, "the answer stands elsewhere; redirects are not followed"),
-            300..=399 => (Finding::Rejected(About::ThisAttempt), "redirects are not followed"),
-            // Asked again, it would say the same: nobody pauses for it, and nobody mends what was not sent.
-            401 | 403 | 407 if self.asked == Asked::Named => {
-                (Finding::Rejected(About::ThisAttempt), "refused; our credentials do not go to this origin")
+            303 => {
+                (Finding::Unknown, "the answer stands elsewhere, and redirects are not followed: look there")
             }
-            401 | 403 | 407 => (Finding::NotApplied, "the credentials were refused"),
+            300..=399 => {
+                (Finding::Rejected(About::ThisAttempt), "redirects are not followed: correct the URL")
+            }
+            // Asked again, it would say the same: nobody pauses for it, and nobody mends what was not sent.
+            401 | 403 | 407 if self.asked == Asked::Named => (
+                Finding::Rejected(About::ThisAttempt),
+                "refused; our credentials go to no origin but those in egress.auth_origins",
+            ),
+            401 | 403 | 407 => {
+                (Finding::NotApplied, "the credentials were refused: renew the secret that auth names")
+            }
             421 | 425 | 429 => (Finding::NotApplied, "not now"),
-            408 => (Finding::Unknown, "the downstream timed out"),
-            400..=499 => (Finding::Rejected(About::ThisAttempt), "refused"),
+            408 => (Finding::Unknown, "the downstream timed out; look there for what the key stands for"),
+            400..=499 => (Finding::Rejected(About::ThisAttempt), REFUSED),
             _ => (Finding::Unknown, UNKNOWN),
         }
     }
@@ -218,7 +230,10 @@ impl Reading<'_> {
         if self.json.is_some_and(|json| holds(predicate, json)) {
             return (Finding::Applied, "");
         }
-        (Finding::Unknown, "the body does not show the success that the contract asks for")
+        (
+            Finding::Unknown,
+            "the body does not show the success that the contract asks for: look there, and at contract.success",
+        )
     }
 
     fn directive(&self) -> Directive {

@@ -84,38 +84,38 @@ pub(super) struct Http {
 /// Reads the part of the table that is this kind's.
 pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigError> {
     let section = source.section;
-    let target = Target::read(section)?;
-    let base = base_url(section, &target)?;
-    let auth = auth(section)?;
-    egress::check_auth(section, &target)?;
-    let headers = headers(section)?;
+    let target = section.noting(Target::read(section));
+    let base = section.noting(base_url(section, target.as_ref().ok()));
+    let auth = section.noting(auth(section));
+    let to_anybody = target.as_ref().map_or(Ok(()), |target| egress::check_auth(section, target));
+    let to_anybody = section.noting(to_anybody);
+    let headers = section.noting(headers(section));
     let Size(max_response) = section.get_or("max_response", Size(MAX_RESPONSE))?;
-    let default = call(section, source.default, CallKeys::Contract)?;
-    let mut operations = BTreeMap::new();
-    for (name, section, operation) in source.operations {
-        operations.insert(name.clone(), call(section, operation, CallKeys::All)?);
-    }
+    let default = section.noting(call(section, source.default, CallKeys::Contract));
+    let operations = source.named(|section, operation| call(section, operation, CallKeys::All));
+    let envelope = section.noting(Envelope::read(section));
     let http = Http {
-        base,
-        auth,
-        headers,
-        target,
+        base: base?,
+        auth: to_anybody.and(auth)?,
+        headers: headers?,
+        target: target?,
         key_prefix: source.key_prefix.to_owned(),
-        envelope: Envelope::read(section)?,
+        envelope: envelope?,
         max_response,
         concurrency: source.concurrency,
-        default,
-        operations,
+        default: default?,
+        operations: operations?,
     };
     http.check_headers(section)?;
     Ok(Arc::new(http))
 }
 
-fn base_url(section: &Section<'_>, target: &Target) -> Result<Option<Url>, ConfigError> {
+/// `target`: what an effect's target is, where that could be read.
+fn base_url(section: &Section<'_>, target: Option<&Target>) -> Result<Option<Url>, ConfigError> {
     // Not noted before it is known to hold no password: `get` would show it.
     let error = |problem: &str| Err(section.error("base_url", problem));
     let Some(text) = section.get_unshown::<String>("base_url")? else {
-        if matches!(target, Target::Url(_)) && !section.has("base_url") {
+        if matches!(target, None | Some(Target::Url(_))) && !section.has("base_url") {
             return Ok(None);
         }
         return Err(section.missing("base_url", "is missing: write base_url = \"https://api.example.com\""));
@@ -181,37 +181,33 @@ enum CallKeys {
 }
 
 fn call(section: &Section<'_>, operation: &Operation, keys: CallKeys) -> Result<Call, ConfigError> {
-    let (mut method, mut path, mut encoding) = (Method::POST, None, None);
+    let (mut method, mut path, mut encoding) = (Ok(Method::POST), Ok(None), Ok(None));
     if keys == CallKeys::All {
-        method = method_of(section, &section.get_or("method", "POST".to_owned())?)?;
-        path = section
-            .get::<String>("path")?
-            .map(|text| Template::parse(&text).map_err(|problem| section.error("path", problem)))
-            .transpose()?;
-        encoding = section
-            .get::<String>("encoding")?
-            .map(|word| {
-                encoding_of(&word).ok_or_else(|| {
-                    section.error("encoding", "must be \"json\", \"form\", \"raw\" or \"none\"")
-                })
-            })
-            .transpose()?;
+        method = section.noting(method_of(section, &section.get_or("method", "POST".to_owned())?));
+        path = section.noting(path_of(section));
+        encoding = section.noting(encoding_of(section));
     }
-    if let Some(problem) = operation.written.refuses_method(method.as_str()) {
-        return Err(section.error("method", problem));
-    }
-    let answers = operation.written.answers().map_err(|problem| section.error("contract", problem))?;
+    let method = method.and_then(|method| {
+        let refused = operation.written.refuses_method(method.as_str());
+        section.noting(refused.map_or(Ok(method), |problem| Err(section.error("method", problem))))
+    });
+    // What an operation has from its downstream is told there.
+    let is_own = |key: &str| keys == CallKeys::Contract || section.has(key);
+    let answers = operation.written.answers().map_err(|problem| section.error("contract", problem));
+    let answers = if is_own("contract") { section.noting(answers) } else { answers };
+    let probe = Question::read(section, operation);
+    let probe = if is_own("probe") { section.noting(probe) } else { probe };
     let call = Call {
-        method,
-        path,
-        encoding,
+        method: method?,
+        path: path?,
+        encoding: encoding?,
         key_in: operation.written.key_in(),
         key_format: operation.written.key_format(),
         key_rule: operation.contract.key,
         dedupe: operation.contract.dedupe,
-        answers,
+        answers: answers?,
         timeout: operation.timeout,
-        probe: Question::read(section, operation)?,
+        probe: probe?,
     };
     let has_key = call.path.as_ref().is_some_and(Template::has_key);
     // The default operation has no path of its own; one whose key stands in the path is refused when it is called.
@@ -237,13 +233,19 @@ fn method_of(section: &Section<'_>, word: &str) -> Result<Method, ConfigError> {
     }
 }
 
-fn encoding_of(word: &str) -> Option<Encoding> {
-    match word {
-        "json" => Some(Encoding::Json),
-        "form" => Some(Encoding::Form),
-        "raw" => Some(Encoding::Raw),
-        "none" => Some(Encoding::None),
-        _ => None,
+fn path_of(section: &Section<'_>) -> Result<Option<Template>, ConfigError> {
+    let Some(text) = section.get::<String>("path")? else { return Ok(None) };
+    Template::parse(&text).map(Some).map_err(|problem| section.error("path", problem))
+}
+
+fn encoding_of(section: &Section<'_>) -> Result<Option<Encoding>, ConfigError> {
+    match section.get::<String>("encoding")?.as_deref() {
+        None => Ok(None),
+        Some("json") => Ok(Some(Encoding::Json)),
+        Some("form") => Ok(Some(Encoding::Form)),
+        Some("raw") => Ok(Some(Encoding::Raw)),
+        Some("none") => Ok(Some(Encoding::None)),
+        Some(_) => Err(section.error("encoding", "must be \"json\", \"form\", \"raw\" or \"none\"")),
     }
 }
 

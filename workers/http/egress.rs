@@ -10,7 +10,11 @@ mod ranges;
 mod resolve;
 mod settings;
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use ipnet::IpNet;
 use reqwest::{Client, ClientBuilder, dns::Resolve};
@@ -206,14 +210,21 @@ impl Guarded {
         self.egress.check(url).map(|()| &self.client)
     }
 
-    /// Whether the name of `url`, if it has one, leads to where it may. The error is a sentence for people.
-    pub(crate) async fn resolves(&self, url: &Url) -> Result<(), String> {
-        let Some(Host::Domain(name)) = url.host() else { return Ok(()) };
+    /// Where `url` leads, judged as for a call: for who connects without calling. The error is a sentence for people.
+    pub(crate) async fn addresses(&self, url: &Url) -> Result<Vec<SocketAddr>, String> {
+        self.egress.check(url).map_err(|refused| refused.to_string())?;
+        let port = url.port_or_known_default().unwrap_or_default();
+        let name = match url.host() {
+            Some(Host::Domain(name)) => name,
+            Some(Host::Ipv4(address)) => return Ok(vec![SocketAddr::new(address.into(), port)]),
+            Some(Host::Ipv6(address)) => return Ok(vec![SocketAddr::new(address.into(), port)]),
+            None => return Err("must name a host".to_owned()),
+        };
         let guard = resolve::Guard::new(Arc::clone(&self.egress), Arc::clone(&self.names));
         let wanted: reqwest::dns::Name =
             name.parse().map_err(|_error| format!("{name} is no host's name"))?;
         match guard.resolve(wanted).await {
-            Ok(_addresses) => Ok(()),
+            Ok(found) => Ok(found.map(|address| SocketAddr::new(address.ip(), port)).collect()),
             Err(error) => Err(error
                 .downcast_ref::<Refused>()
                 .map_or_else(|| format!("the name {name} cannot be resolved"), ToString::to_string)),

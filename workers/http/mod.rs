@@ -42,7 +42,7 @@ pub(crate) use config::read;
 pub(crate) use egress::{Egress, Guarded, SystemNames};
 pub(crate) use headers::{headers, is_ours};
 pub(crate) use request::{Rendered, header};
-pub(crate) use send::{NO_CLIENT, builder, not_begun};
+pub(crate) use send::{AUTHORITY, NO_CLIENT, builder, not_begun};
 pub(crate) use template::Text;
 
 use self::{
@@ -54,6 +54,7 @@ use self::{
 };
 use crate::{
     config::{Answers, Secrets},
+    message,
     veil::Veil,
 };
 
@@ -195,9 +196,7 @@ impl HttpDownstream {
         let deadline = Instant::now() + attempt.timeout;
         let effect = &attempt.effect;
         let Some(call) = self.http.call(effect.operation.as_deref()) else {
-            let name = effect.operation.as_deref().unwrap_or_default();
-            let why = format!("the configuration of {} has no operation {name:?}", effect.downstream);
-            return Outcome::new(Finding::NotApplied, Phase::Render, why);
+            return message::unconfigured(effect);
         };
         let mut rendered = match request::render(&self.http, call, effect, &attempt.key) {
             Ok(rendered) => rendered,

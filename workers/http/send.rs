@@ -22,7 +22,7 @@ use reqwest::{
 use tokio::time::{Instant, timeout_at};
 
 use super::{classify::Answer, config::Auth, egress::Refused, request::Rendered};
-use crate::config::Secrets;
+use crate::{config::Secrets, socket};
 
 /// A connection that does not come about in this time will not help an attempt.
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(10);
@@ -129,16 +129,16 @@ pub(super) async fn exchange(
                 })
             } else {
                 Failure::NoAnswer(format!(
-                    "{place} broke the connection before it answered; the request may have arrived"
+                    "{place} broke the connection before it answered; the request may have arrived: look there for the key"
                 ))
             });
         }
         Err(_elapsed) if progress.seal() => {
-            return Err(Failure::NotBegun(format!("no connection to {place} in time")));
+            return Err(Failure::NotBegun(late(place)));
         }
         Err(_elapsed) => {
             return Err(Failure::NoAnswer(format!(
-                "no answer from {place} in time; the request may have arrived"
+                "no answer from {place} in time; the request may have arrived: look there for the key"
             )));
         }
     };
@@ -170,34 +170,49 @@ async fn read(
             Ok(Ok(None)) => return Ok(answer),
             Ok(Err(_error)) => {
                 answer.truncated = true;
-                return Err(Failure::Cut(Box::new(answer), format!("{place} broke off its answer")));
+                return Err(Failure::Cut(
+                    Box::new(answer),
+                    format!("{place} broke off its answer: look there for the key"),
+                ));
             }
             Err(_elapsed) => {
                 answer.truncated = true;
                 return Err(Failure::Cut(
                     Box::new(answer),
-                    format!("{place} did not finish its answer in time"),
+                    format!("{place} did not finish its answer in time: look there for the key"),
                 ));
             }
         }
     }
 }
 
+/// Where a private authority is named: there is no key for it here.
+pub(crate) const AUTHORITY: &str =
+    "add its authority's certificate to the system's (or name it in SSL_CERT_FILE)";
+
+fn late(place: &str) -> String {
+    format!("no connection to {place} in time: look whether it is up, and whether a firewall lets us there")
+}
+
 fn connect_failure(error: &reqwest::Error, place: &str) -> String {
     if error.is_dns() {
-        return format!("the name of {place} cannot be resolved");
+        return format!(
+            "the name of {place} cannot be resolved: correct the host, or look at this machine's name service"
+        );
     }
     let mut source = error.source();
-    let mut kind = None;
+    let mut below: Option<&std::io::Error> = None;
     while let Some(error) = source {
-        kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind).or(kind);
+        below = error.downcast_ref().or(below);
         source = error.source();
     }
-    match kind {
-        Some(std::io::ErrorKind::InvalidData) => format!("the TLS handshake with {place} failed"),
-        Some(kind) => format!("no connection to {place}: {kind}"),
-        None if error.is_timeout() => format!("no connection to {place} in time"),
-        None => format!("no connection to {place}; nothing was sent"),
+    match below {
+        Some(error) if socket::is_of_tls(error) => socket::no_tls(error, place, AUTHORITY),
+        Some(error) => {
+            format!("no connection to {place}: {}; look whether it is up", error.kind())
+        }
+        None if error.is_timeout() => late(place),
+        None => format!("no connection to {place}; nothing was sent: look whether it is up"),
     }
 }
 

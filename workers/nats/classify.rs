@@ -31,7 +31,7 @@ pub(super) fn answer(answer: &Message, stream: &str, named: bool, place: &str) -
             Finding::Unknown,
             Phase::Done,
             format!(
-                "{place} answered, but not with an acknowledgement of the stream {stream}: somebody else may listen on the subject"
+                "{place} answered, but not with an acknowledgement of the stream {stream}: look whether somebody else listens on the subject, and whether the stream has the message"
             ),
         ),
     };
@@ -68,34 +68,52 @@ fn refusal(error: &ApiError, stream: &str, named: bool, place: &str) -> Outcome 
     // How the server's own words begin: <https://github.com/nats-io/nats-server/blob/main/server/store.go>. The system's, such as
     // "disk quota exceeded" or "resource temporarily unavailable", may come in the middle of a write.
     let full = ["maximum messages", "maximum bytes", "insufficient storage", "insufficient resources"];
-    let (finding, refuses_us) = match error.err_code {
-        10_158 => (Finding::InProgress, false),
-        _ if said.contains("duplicate message id is in process") => (Finding::InProgress, false),
+    let (finding, refuses_us, next) = match error.err_code {
+        10_158 => (Finding::InProgress, false, STILL_STORED),
+        _ if said.contains("duplicate message id is in process") => {
+            (Finding::InProgress, false, STILL_STORED)
+        }
         // Another stream takes the subject that this one effect names: no other effect is concerned.
-        10_060 if named => (Finding::Rejected(About::ThisAttempt), false),
+        10_060 if named => {
+            (Finding::Rejected(About::ThisAttempt), false, "give the effect a target that this stream takes")
+        }
         // Another stream takes the subject; the stream was sealed: for a person to mend.
-        10_060 | 10_109 => (Finding::NotApplied, true),
-        // The account has no JetStream.
-        10_039 | 10_076 => (Finding::NotApplied, true),
+        10_060 => (Finding::NotApplied, true, "another stream has the subject: correct stream or subject"),
+        10_109 => (Finding::NotApplied, true, "it takes nothing any more: name another stream"),
+        10_039 | 10_076 => (Finding::NotApplied, true, "give this account JetStream"),
         // Larger than the stream takes: body, headers.
-        10_054 | 10_097 => (Finding::Rejected(About::ThisAttempt), false),
+        10_054 | 10_097 => {
+            (Finding::Rejected(About::ThisAttempt), false, "send less, or raise the stream's largest message")
+        }
         // No leader; insufficient resources; no memory; no storage.
-        10_008 | 10_023 | 10_028 | 10_047 => (Finding::NotApplied, false),
+        10_008 | 10_023 | 10_028 | 10_047 => {
+            (Finding::NotApplied, false, "look at the memory, the disks and the servers there")
+        }
         // The store refused it. What it says when it is full is known; anything else may have happened in the middle of a write.
-        10_077 if full.iter().any(|words| said.starts_with(words)) => (Finding::NotApplied, false),
-        _ => (Finding::Unknown, false),
+        10_077 if full.iter().any(|words| said.starts_with(words)) => {
+            (Finding::NotApplied, false, "make room in the stream, or raise its limits")
+        }
+        _ => (
+            Finding::Unknown,
+            false,
+            "it may have been stored; look for its id in the stream, and at the server's log",
+        ),
     };
     let description: String = error.description.chars().filter(|c| !c.is_control()).take(SAID_MAX).collect();
     let reason = format!(
-        "JetStream error {} ({}) of the stream {stream} at {place}: {description}",
+        "JetStream error {} ({}) of the stream {stream} at {place}, \"{description}\": {next}",
         error.err_code, error.code
     );
     Outcome { refuses_us, ..Outcome::new(finding, Phase::Done, reason) }
 }
 
+const STILL_STORED: &str = "a message with this id is still being stored";
+
 /// The server says at once that nobody takes the subject.
 pub(super) fn no_responders(subject: &str, place: &str) -> Outcome {
-    let reason = format!("no stream at {place} takes the subject {subject} now");
+    let reason = format!(
+        "no stream at {place} takes the subject {subject} now: correct subject, or the stream's subjects, unless its servers just start"
+    );
     let response = Some(Response { status: Some(503), body: Vec::new(), truncated: false });
     Outcome { response, ..Outcome::new(Finding::NotApplied, Phase::Done, reason) }
 }
@@ -121,10 +139,16 @@ pub(super) fn not_begun(subject: &str, named: bool, place: &str) -> Outcome {
 }
 
 fn not_permitted(subject: &str, place: &str) -> String {
-    format!("{place} does not let this account publish to {subject}")
+    format!("{place} does not let this account publish to {subject}: permit it there, or correct the subject")
 }
 
 /// It was handed over, and nobody said what became of it.
 pub(super) fn unheard(place: &str, what: &str) -> Outcome {
-    Outcome::new(Finding::Unknown, Phase::Send, format!("{what} of {place}"))
+    let reason = format!("{what} of {place}: it may have been stored; look for its id in the stream");
+    Outcome::new(Finding::Unknown, Phase::Send, reason)
+}
+
+/// It was handed over, and what came was no answer.
+pub(super) fn too_much(why: &str) -> Outcome {
+    Outcome::new(Finding::Unknown, Phase::Answer, format!("{why}; the message may have been stored"))
 }

@@ -6,6 +6,7 @@ use aftercommit::{
     contract::{Dedupe, Window},
     downstream::Downstream,
 };
+use tokio_rustls::rustls::ClientConfig;
 use url::Url;
 
 use super::{
@@ -18,6 +19,7 @@ use crate::{
     config::{Broker, ConfigError, Configured, Operation, SecretRef, Secrets, Section, Source, secrets_of},
     pinned,
     shared::Shared,
+    socket,
     veil::Veil,
 };
 
@@ -52,6 +54,8 @@ pub(super) struct Nats {
     broker: Broker,
     /// More servers of the same cluster.
     servers: Vec<String>,
+    /// A file with certificates to trust besides the system's.
+    ca: Option<String>,
     credential: Credential,
     pub(super) stream: String,
     key_prefix: String,
@@ -62,15 +66,39 @@ pub(super) struct Nats {
 /// Reads the part of the table that is this kind's.
 pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigError> {
     let section = source.section;
-    let broker = Broker::read(section, "url", SCHEMES)?;
-    let servers = servers(section)?;
-    let credential = credential(section)?;
-    if broker.has_bare_user() && !section.has("auth") {
-        return Err(section.error(
+    let broker = section.noting(Broker::read(section, "url", SCHEMES));
+    let servers = section.noting(servers(section));
+    let ca = section.noting(section.get("ca"));
+    let credential = section.noting(credential(section));
+    if broker.as_ref().is_ok_and(Broker::has_bare_user) && !section.has("auth") {
+        section.wrong(section.error(
             "url",
             "names a user without a password: write auth = { user = \"…\", password = { env = \"…\" } }, or token = { env = \"…\" }",
         ));
     }
+    let envelope = section.noting(Envelope::read(section));
+    let around = envelope.as_ref().ok().and_then(Option::as_ref);
+    let default = section.noting(call(section, source.default, around));
+    let operations = source.named(|section, operation| {
+        let mut call = call(section, operation, around)?;
+        call.subject = call.subject.or_else(|| default.as_ref().ok()?.subject.clone());
+        Ok(call)
+    });
+    let stream = section.noting(stream(section));
+    envelope?;
+    Ok(Arc::new(Nats {
+        broker: broker?,
+        servers: servers?,
+        ca: ca?,
+        credential: credential?,
+        stream: stream?,
+        key_prefix: source.key_prefix.to_owned(),
+        default: default?,
+        operations: operations?,
+    }))
+}
+
+fn stream(section: &Section<'_>) -> Result<String, ConfigError> {
     let Some(stream) = section.get::<String>("stream")? else {
         return Err(section.missing(
             "stream",
@@ -80,16 +108,7 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
     if !is_name(&stream) {
         return Err(section.error("stream", "must be the name of a stream: no spaces, no . * > / or \\"));
     }
-    let envelope = Envelope::read(section)?;
-    let default = call(section, source.default, envelope.as_ref())?;
-    let mut operations = BTreeMap::new();
-    for (name, section, operation) in source.operations {
-        let mut call = call(section, operation, envelope.as_ref())?;
-        call.subject = call.subject.or_else(|| default.subject.clone());
-        operations.insert(name.clone(), call);
-    }
-    let key_prefix = source.key_prefix.to_owned();
-    Ok(Arc::new(Nats { broker, servers, credential, stream, key_prefix, default, operations }))
+    Ok(stream)
 }
 
 fn is_name(stream: &str) -> bool {
@@ -116,6 +135,18 @@ fn servers(section: &Section<'_>) -> Result<Vec<String>, ConfigError> {
     Ok(servers)
 }
 
+/// Whom TLS trusts, where it is used; `None` leaves it to the client, should a server insist on it.
+fn trust(
+    url: &Url,
+    servers: &[String],
+    ca: Option<&str>,
+) -> Result<Option<Arc<ClientConfig>>, (String, String)> {
+    let uses_tls = url.scheme() == "tls" || servers.iter().any(|server| server.starts_with("tls://"));
+    // A machine without root certificates can still speak without TLS.
+    let trust = (uses_tls || ca.is_some()).then(|| socket::trust(ca)).transpose();
+    trust.map_err(|problem| ("ca".to_owned(), problem))
+}
+
 fn credential(section: &Section<'_>) -> Result<Credential, ConfigError> {
     let token = section.get("token")?.map(Credential::Token);
     let nkey = section.get("nkey")?.map(Credential::Nkey);
@@ -134,8 +165,8 @@ fn call(
     envelope: Option<&Envelope>,
 ) -> Result<Call, ConfigError> {
     let subject: Option<String> = section.get("subject")?;
-    if let Some(subject) = &subject {
-        check_subject(subject).map_err(|problem| section.error("subject", problem))?;
+    if let Some(Err(problem)) = subject.as_deref().map(check_subject) {
+        section.wrong(section.error("subject", problem));
     }
     let contract = &operation.contract;
     let window = match (contract.dedupe, contract.window) {
@@ -280,7 +311,8 @@ impl Configured for Nats {
         let url = self.broker.resolve(secrets)?;
         let (login, secret) = self.login(&url, secrets)?;
         let fastest = self.calls().map(|call| call.timeout).min().unwrap_or_default();
-        let access = Access::new(&url, &self.servers, login, fastest)?;
+        let trust = trust(&url, &self.servers, self.ca.as_deref())?;
+        let access = Access::new(&url, &self.servers, (login, trust), fastest)?;
         let veil = Veil::new(secret);
         Ok(Arc::new(NatsDownstream { nats: self.clone(), access, veil, link: Shared::default() }))
     }

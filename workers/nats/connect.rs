@@ -14,7 +14,8 @@ use async_nats::{
     Client, ConnectOptions, HeaderMap, Message, Request, RequestError, RequestErrorKind, ServerAddr,
 };
 use bytes::Bytes;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio_rustls::rustls::ClientConfig;
 use url::Url;
 
 use super::{
@@ -33,6 +34,13 @@ const PING: (Duration, Duration) = (Duration::from_millis(250), Duration::from_s
 /// So long before its deadline at most, an attempt asks whether its bytes were handed to the socket.
 const FLUSH: Duration = Duration::from_millis(200);
 
+/// Bytes of a ping's answer.
+const PONG: u64 = "PONG\r\n".len() as u64;
+/// No answer that we ask for is as long, not even the description of a stream with many subjects.
+const ANSWER_MAX: u64 = 8 << 20;
+/// So often an attempt that waits looks how much has come. The client itself reads whatever a server sends.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// How the server knows us. It never prints.
 pub(super) enum Login {
     None,
@@ -46,6 +54,10 @@ pub(super) enum Login {
 pub(super) struct Access {
     servers: Vec<ServerAddr>,
     place: String,
+    /// It is written that TLS is used.
+    encrypted: bool,
+    /// Whom TLS trusts; `None`: whom the client would.
+    trust: Option<Arc<ClientConfig>>,
     login: Login,
     ping: Duration,
 }
@@ -55,7 +67,7 @@ impl Access {
     pub(super) fn new(
         url: &Url,
         more: &[String],
-        login: Login,
+        (login, trust): (Login, Option<Arc<ClientConfig>>),
         fastest: Duration,
     ) -> Result<Self, (String, String)> {
         let mut bare = url.clone();
@@ -69,7 +81,8 @@ impl Access {
             .collect::<Result<_, _>>()
             .map_err(|_error| ("url".to_owned(), "is no address of a NATS server".to_owned()))?;
         let place = host_port(url);
-        Ok(Self { servers, place, login, ping: (fastest / 4).clamp(PING.0, PING.1) })
+        let encrypted = url.scheme() == "tls";
+        Ok(Self { servers, place, encrypted, trust, login, ping: (fastest / 4).clamp(PING.0, PING.1) })
     }
 
     /// Where it is, for people.
@@ -86,6 +99,10 @@ impl Access {
             Login::Token(token) => ConnectOptions::with_token(token.clone()),
             Login::Nkey(seed) => ConnectOptions::with_nkey(seed.clone()),
             Login::Creds(text) => ConnectOptions::with_credentials(text)?,
+        };
+        let options = match &self.trust {
+            Some(trust) => options.tls_client_config(ClientConfig::clone(trust)),
+            None => options,
         };
         let (lost, heard) = (Ends(Arc::clone(signals)), Ends(Arc::clone(signals)));
         let began = AtomicBool::new(false);
@@ -130,6 +147,8 @@ pub(super) enum Heard {
     TooLarge,
     /// The connection ended.
     Lost,
+    /// The server sent more than any answer has, and the connection was ended for that.
+    TooMuch,
     /// The deadline passed.
     Silent,
 }
@@ -167,24 +186,31 @@ impl Link {
     pub(super) async fn connect(access: &Access, deadline: Instant) -> Result<Self, Refused> {
         let place = access.place();
         let signals = Arc::new(Signals::new());
-        let cage = Cage::new()
-            .map_err(|_error| Refused::unreachable("the system gave no thread for a connection"))?;
+        let cage = Cage::new().map_err(|_error| {
+            Refused::unreachable("the system gave no thread for a connection: look at its limits")
+        })?;
         let servers = access.servers.clone();
         // Each server gets its share of the time.
         let each = deadline.saturating_duration_since(Instant::now())
             / u32::try_from(servers.len()).unwrap_or(1).max(1);
         let options = access
             .options(&signals, each)
-            .map_err(|_error| Refused::us("the text of creds cannot be read"))?;
+            .map_err(|_error| Refused::us("the text of creds cannot be read: write the whole .creds file"))?;
         let connecting = cage
             .spawn(async_nats::connect_with_options(servers, options))
-            .ok_or_else(|| Refused::unreachable("the connection was ended"))?;
+            .ok_or_else(|| Refused::unreachable(format!("the connection to {place} was ended")))?;
         let client = match timeout_at(deadline, connecting).await {
             Ok(Ok(Ok(client))) => client,
-            Ok(Ok(Err(error))) => return Err(refusals::of_connection(&error, &place)),
+            Ok(Ok(Err(error))) => return Err(refusals::of_connection(&error, &place, access.encrypted)),
             // A panic of the client stays in its cage.
-            Ok(Err(_join)) => return Err(Refused::unreachable(format!("{place}: the client gave up"))),
-            Err(_elapsed) => return Err(Refused::unreachable(format!("{place} did not answer in time"))),
+            Ok(Err(_join)) => {
+                let why = format!("{place} sent something that is not NATS: look what answers there");
+                return Err(Refused::unreachable(why));
+            }
+            Err(_elapsed) => {
+                let why = format!("{place} did not answer in time: look whether it is up, and at its load");
+                return Err(Refused::unreachable(why));
+            }
         };
         Ok(Self { client, stream: Mutex::default(), signals, cage })
     }
@@ -194,8 +220,9 @@ impl Link {
         let request = Request::new().timeout(None);
         let asked = tokio::select! {
             asked = self.client.send_request(subject, request) => asked,
+            () = self.flooded() => return Err(Refused::unreachable(too_much(place))),
             () = self.signals.gone.cancelled() => {
-                return Err(Refused::unreachable(format!("{place} closed the connection")));
+                return Err(Refused::unreachable(format!("{place} closed the connection: its log says why")));
             }
         };
         let answer = match asked {
@@ -203,22 +230,22 @@ impl Link {
             // Also while an account's JetStream starts, or its leader is elected.
             Err(error) if error.kind() == RequestErrorKind::NoResponders => {
                 return Err(Refused::unreachable(format!(
-                    "{place} has no JetStream now, or this account may not use it"
+                    "{place} has no JetStream now, or this account may not use it: look at the server's log"
                 )));
             }
             Err(error) => {
                 self.end_if_dead(error.kind());
-                return Err(Refused::unreachable(format!("{place} did not say what stream {name} is")));
+                return Err(Refused::unreachable(unsaid(name, place)));
             }
         };
         let asked = serde_json::from_slice::<Asked>(&answer.payload).unwrap_or_default();
         match (asked.error, asked.config) {
             (Some(error), _) => Err(refusals::of_stream(&error, name, place)),
             (None, Some(stream)) if stream.no_ack => Err(Refused::us(format!(
-                "the stream {name} acknowledges nothing (no_ack): nobody could say whether a message was stored"
+                "the stream {name} acknowledges nothing, so nobody could say whether a message was stored: take no_ack from it"
             ))),
             (None, Some(stream)) => Ok(stream),
-            (None, None) => Err(Refused::unreachable(format!("{place} did not say what stream {name} is"))),
+            (None, None) => Err(Refused::unreachable(unsaid(name, place))),
         }
     }
 
@@ -238,6 +265,11 @@ impl Link {
     /// Bytes that the server takes as one message.
     pub(super) fn max_payload(&self) -> usize {
         self.client.max_payload()
+    }
+
+    /// Whether it is TLS: because the URL says so, or the server insists.
+    pub(super) fn is_encrypted(&self, access: &Access) -> bool {
+        access.encrypted || self.client.server_info().tls_required
     }
 
     /// The server's version.
@@ -264,15 +296,24 @@ impl Link {
             biased;
             answer = answer => self.heard(answer),
             () = self.signals.all_refused(subject) => Heard::Denied,
+            () = self.flooded() => Heard::TooMuch,
             () = self.signals.gone.cancelled() => Heard::Lost,
             () = self.flushed_by(deadline) => Heard::Silent,
         };
         match &heard {
             Heard::Answer(_) | Heard::NobodyListens | Heard::TooLarge => self.signals.answered(subject),
             Heard::Silent | Heard::Lost if self.signals.refused(subject) => return Heard::PerhapsDenied,
-            // Not even a ping was answered: the next attempt gets another connection, and no doubt of this one's.
-            Heard::Silent if statistics.in_bytes.load(Ordering::Relaxed) == before => self.signals.retire(),
-            Heard::Silent | Heard::Lost | Heard::Denied | Heard::PerhapsDenied | Heard::NotBegun => {}
+            // Nothing was heard, but perhaps the answer to a ping of before: the next attempt gets another connection, and no
+            // doubt of this one's.
+            Heard::Silent if statistics.in_bytes.load(Ordering::Relaxed) <= before + PONG => {
+                self.signals.retire()
+            }
+            Heard::Silent
+            | Heard::Lost
+            | Heard::TooMuch
+            | Heard::Denied
+            | Heard::PerhapsDenied
+            | Heard::NotBegun => {}
         }
         heard
     }
@@ -292,6 +333,26 @@ impl Link {
         }
     }
 
+    /// Ready when the server has sent more than any answer has, without one having become whole: the client holds all of it, so
+    /// the connection is ended. (What comes while nobody waits, or while a connection is made, is looked at by nobody.)
+    async fn flooded(&self) {
+        let statistics = self.client.statistics();
+        let now =
+            || (statistics.in_messages.load(Ordering::Relaxed), statistics.in_bytes.load(Ordering::Relaxed));
+        let mut since = now();
+        loop {
+            sleep(LOOK).await;
+            let (messages, bytes) = now();
+            if messages != since.0 {
+                since = (messages, bytes);
+            } else if bytes.saturating_sub(since.1) > ANSWER_MAX {
+                self.signals.gone.cancel();
+                self.cage.end();
+                return;
+            }
+        }
+    }
+
     /// Waits until `deadline`. What was not handed to the socket by then never will be: the connection ends with it.
     async fn flushed_by(&self, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -304,4 +365,16 @@ impl Link {
             }
         }
     }
+}
+
+/// Why a connection was ended.
+pub(super) fn too_much(place: &str) -> String {
+    format!(
+        "{place} sent more than {} MiB without an end, which no NATS server does here, so the connection was ended: look what answers there",
+        ANSWER_MAX >> 20
+    )
+}
+
+fn unsaid(stream: &str, place: &str) -> String {
+    format!("{place} did not say what stream {stream} is: look at its log, and at what this account may ask")
 }

@@ -23,7 +23,9 @@ pub(super) async fn look(nats: &Nats, access: &Access, deadline: Instant) -> Vec
             return vec![Check::fail("connection", format!("{place} did not answer in time"), remedy)];
         }
     };
-    let mut checks = vec![Check::ok("connection", format!("NATS {} at {place}", link.server_version()))];
+    let tls = if link.is_encrypted(access) { "over TLS, its certificate is trusted" } else { "without TLS" };
+    let mut checks =
+        vec![Check::ok("connection", format!("NATS {} at {place}, {tls}", link.server_version()))];
     let stream = &link.stream();
     checks.push(window(nats, stream));
     checks.push(subjects(nats, stream));

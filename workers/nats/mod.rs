@@ -67,9 +67,7 @@ impl NatsDownstream {
         let deadline = Instant::now() + attempt.timeout;
         let effect = &attempt.effect;
         let Some(call) = self.nats.call(effect.operation.as_deref()) else {
-            let name = effect.operation.as_deref().unwrap_or_default();
-            let why = format!("the configuration of {} has no operation {name:?}", effect.downstream);
-            return Outcome::new(Finding::NotApplied, Phase::Render, why);
+            return crate::message::unconfigured(effect);
         };
         let rendered = match message::render(&self.nats.stream, call, effect, &attempt.key) {
             Ok(rendered) => rendered,
@@ -79,14 +77,14 @@ impl NatsDownstream {
         let link = match timeout_at(deadline, self.link.get(connect)).await {
             Ok(Ok(link)) => link,
             Ok(Err(refused)) => return refused.outcome(),
-            Err(_elapsed) => return Refused::unreachable("not connected within the timeout").outcome(),
+            Err(_elapsed) => return Refused::late(&self.access.place()).outcome(),
         };
         if let Some(refused) = self.forgets_too_soon(call, &link, attempt.number, deadline).await {
             return refused.outcome();
         }
         if rendered.size > link.max_payload() {
             return unsent(&format!(
-                "the message has {} bytes with its headers, and the server takes {}",
+                "the message has {} bytes with its headers, and the server takes {}: send less, or raise max_payload there",
                 rendered.size,
                 link.max_payload()
             ));
@@ -103,7 +101,10 @@ impl NatsDownstream {
             Heard::Denied => classify::denied(&subject, named, &place),
             Heard::PerhapsDenied => classify::perhaps_denied(&subject, named, &place),
             Heard::NotBegun => classify::not_begun(&subject, named, &place),
-            Heard::TooLarge => unsent("the message is larger than the server takes"),
+            Heard::TooLarge => {
+                unsent("the message is larger than the server takes: send less, or raise max_payload there")
+            }
+            Heard::TooMuch => classify::too_much(&connect::too_much(&place)),
             Heard::Lost => classify::unheard(&place, "the connection was lost before the acknowledgement"),
             Heard::Silent => classify::unheard(&place, "no acknowledgement within the timeout"),
         }
@@ -125,7 +126,10 @@ impl NatsDownstream {
                 Ok(Ok(())) => {}
                 Ok(Err(refused)) => return Some(refused),
                 Err(_elapsed) => {
-                    return Some(Refused::unreachable("the stream was not described within the timeout"));
+                    let why = format!(
+                        "{place} did not describe the stream within the timeout: look at its load, or raise timeout"
+                    );
+                    return Some(Refused::unreachable(why));
                 }
             }
         }

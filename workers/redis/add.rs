@@ -7,7 +7,7 @@ use aftercommit::outcome::{About, Finding, Outcome, Phase, Response};
 
 use super::{
     config::{Call, Idempotency, Remembered, Streams},
-    connect::plain,
+    connect::{self, plain, said},
     entry::Entry,
 };
 
@@ -117,7 +117,9 @@ impl Adding {
             (How::Marker { .. }, _) => (None, false),
         };
         let Some(id) = id.filter(|id| is_entry_id(id)) else {
-            let why = format!("{place} replied something that is no entry of a stream");
+            let why = format!(
+                "{place} replied something that is no entry of a stream, so nobody knows: look what answers there"
+            );
             return Outcome::new(Finding::Unknown, Phase::Done, why);
         };
         let body = serde_json::json!({ "stream": stream, "id": id, "duplicate": repeated }).to_string();
@@ -133,62 +135,102 @@ impl Adding {
     }
 }
 
+/// What the codes of a Redis show: the finding, whether it refuses us, and what that is and what to do about it.
+const CODES: &[(&str, Finding, bool, &str)] = &[
+    ("OOM", Finding::NotApplied, false, "its memory is full: free some, or raise maxmemory"),
+    ("READONLY", Finding::NotApplied, false, "it is a replica and takes no writes: name the master in url"),
+    ("LOADING", Finding::NotApplied, false, "it takes entries once it has loaded its data"),
+    ("BUSY", Finding::NotApplied, false, "it takes entries once that script has ended (SCRIPT KILL)"),
+    ("CLUSTERDOWN", Finding::NotApplied, false, "its cluster is down: CLUSTER INFO says more there"),
+    ("MASTERDOWN", Finding::NotApplied, false, "its master is down: name the new master in url"),
+    (
+        "MISCONF",
+        Finding::NotApplied,
+        false,
+        "it cannot write to its disk, and takes no writes: look at its disk and its log",
+    ),
+    (
+        "NOREPLICAS",
+        Finding::NotApplied,
+        false,
+        "it has too few replicas: bring them back, or lower min-replicas-to-write",
+    ),
+    ("TRYAGAIN", Finding::NotApplied, false, "it takes entries once its cluster has moved the slot"),
+    ("MOVED", Finding::NotApplied, false, ELSEWHERE),
+    ("ASK", Finding::NotApplied, false, ELSEWHERE),
+    (
+        "CROSSSLOT",
+        Finding::NotApplied,
+        true,
+        "the stream and its marker are not in one slot: give the stream a name with a {tag}",
+    ),
+    (
+        "WRONGTYPE",
+        Finding::Rejected(About::ThisAttempt),
+        false,
+        "something that is no stream has this name: remove it, or name another stream",
+    ),
+    ("NOAUTH", Finding::NotApplied, true, "it did not accept the credentials: correct url or auth"),
+    ("WRONGPASS", Finding::NotApplied, true, "it did not accept the credentials: correct url or auth"),
+    ("NOPERM", Finding::NotApplied, true, PERMIT),
+];
+
+/// The same of `ERR`, which may stand for anything, by words that a Redis says.
+const WORDS: &[(&str, Finding, bool, &str)] = &[
+    // How a Redis 7 refuses a command or key inside of a script.
+    ("user executing the script can't", Finding::NotApplied, true, PERMIT),
+    ("acl failure in script", Finding::NotApplied, true, PERMIT),
+    ("unknown command", Finding::NotApplied, true, TOO_OLD),
+    ("syntax error", Finding::NotApplied, true, TOO_OLD),
+    (
+        "max number of clients",
+        Finding::NotApplied,
+        false,
+        "it has as many clients as it takes: raise maxclients, or end some",
+    ),
+    (
+        "elements are too large",
+        Finding::Rejected(About::ThisAttempt),
+        false,
+        "the entry is larger than a stream takes: send less, and keep the rest elsewhere",
+    ),
+];
+
+const ELSEWHERE: &str = "another node of its cluster has this stream: url must name the node that has it";
+const PERMIT: &str =
+    "this user may not do that: permit what docs/queues.md lists, on the stream and the marker's name";
+const TOO_OLD: &str = "it is too old for this configuration: use a newer one, or idempotency = \"marker\"";
+const ANYTHING: &str = "that may stand for anything: look for the key in the stream, and at the server's log";
+
 /// What an error shows. Only what a Redis itself says by a known code is decisive: a proxy in between says `ERR` also of what it
 /// does not know.
 ///
 /// Where the effect itself `named` the stream, a refusal of that name concerns no other effect.
 pub(super) fn refused(error: &RedisError, named: bool, place: &str) -> Outcome {
     let code = error.code().unwrap_or("ERR");
-    let said = error.detail().unwrap_or_default().to_lowercase();
-    let (finding, refuses_us, meaning) = match code {
-        "OOM" => (Finding::NotApplied, false, "its memory is full"),
-        "READONLY" => (Finding::NotApplied, false, "it is a replica and takes no writes"),
-        "LOADING" => (Finding::NotApplied, false, "it is loading its data"),
-        "BUSY" => (Finding::NotApplied, false, "it is busy with a script"),
-        "CLUSTERDOWN" => (Finding::NotApplied, false, "its cluster is down"),
-        "MASTERDOWN" => (Finding::NotApplied, false, "its master is down"),
-        "MISCONF" => (Finding::NotApplied, false, "it cannot write to its disk, and takes no writes"),
-        "NOREPLICAS" => (Finding::NotApplied, false, "it has too few replicas"),
-        "TRYAGAIN" => (Finding::NotApplied, false, "its cluster is moving the slot"),
-        "MOVED" | "ASK" => (
-            Finding::NotApplied,
-            false,
-            "another node of its cluster has this stream: url must name the node that has it",
-        ),
-        "CROSSSLOT" => (Finding::NotApplied, true, "the stream and its marker are not in one slot"),
-        "WRONGTYPE" => {
-            (Finding::Rejected(About::ThisAttempt), false, "something that is no stream has this name")
-        }
-        "NOAUTH" | "WRONGPASS" => (Finding::NotApplied, true, "it did not accept the credentials"),
-        "NOPERM" => (Finding::NotApplied, !(named && said.contains(" key")), "this user may not do that"),
-        // How a Redis 7 refuses a command or key inside of a script.
-        "ERR"
-            if ["user executing the script can't", "acl failure in script"]
-                .iter()
-                .any(|text| said.contains(text)) =>
-        {
-            (Finding::NotApplied, !(named && said.contains(" key")), "this user may not do that")
-        }
-        "ERR" if said.contains("unknown command") || said.contains("syntax error") => {
-            (Finding::NotApplied, true, "it does not know the command: it is too old for this configuration")
-        }
-        "ERR" if said.contains("max number of clients") => {
-            (Finding::NotApplied, false, "it has as many clients as it takes")
-        }
-        "ERR" if said.contains("elements are too large") => {
-            (Finding::Rejected(About::ThisAttempt), false, "the entry is larger than a stream takes")
-        }
-        _ => (Finding::Unknown, false, "an error that may stand for anything"),
+    let words = error.detail().unwrap_or_default().to_lowercase();
+    let known = if code == "ERR" {
+        WORDS.iter().find(|(said, ..)| words.contains(said))
+    } else {
+        CODES.iter().find(|(known, ..)| *known == code)
     };
-    let word = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
-    let code: String = code.chars().filter(|c| word(*c)).take(32).collect();
-    let reason = format!("{code} from {place}: {meaning}");
-    Outcome { refuses_us, ..Outcome::new(finding, Phase::Done, reason) }
+    let (finding, refuses_us, meaning) = known
+        .map_or((Finding::Unknown, false, ANYTHING), |(_, finding, us, meaning)| (*finding, *us, *meaning));
+    let of_its_name = meaning == PERMIT && named && words.contains(" key");
+    let reason = format!("{place} says \"{}\": {meaning}", said(error));
+    Outcome { refuses_us: refuses_us && !of_its_name, ..Outcome::new(finding, Phase::Done, reason) }
 }
 
 /// It was handed over, and nobody said what became of it.
 pub(super) fn unheard(what: &str, place: &str) -> Outcome {
-    Outcome::new(Finding::Unknown, Phase::Send, format!("{what} of {place}"))
+    let reason = format!("{what} of {place}: the entry may have been added; look for the key in the stream");
+    Outcome::new(Finding::Unknown, Phase::Send, reason)
+}
+
+/// It was handed over, and what came was no reply.
+pub(super) fn too_much(place: &str) -> Outcome {
+    let reason = format!("{}; the entry may have been added", connect::too_much(place));
+    Outcome::new(Finding::Unknown, Phase::Answer, reason)
 }
 
 fn hash() -> &'static str {

@@ -58,6 +58,8 @@ pub(super) struct Call {
 #[derive(Clone, Debug)]
 pub(super) struct Streams {
     broker: Broker,
+    /// A file with certificates to trust besides the system's.
+    ca: Option<String>,
     pub(super) idempotency: Idempotency,
     pub(super) marker_prefix: String,
     pub(super) producer: String,
@@ -72,45 +74,53 @@ pub(super) struct Streams {
 /// Reads the part of the table that is this kind's.
 pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigError> {
     let section = source.section;
-    let broker = Broker::read(section, "url", SCHEMES)?;
-    let idempotency = match section.get_or("idempotency", "marker".to_owned())?.as_str() {
-        "marker" => Idempotency::Marker,
-        "idmp" => Idempotency::Idmp,
-        _ => return Err(section.error("idempotency", "must be \"marker\" or, from Redis 8.6, \"idmp\"")),
-    };
+    let broker = section.noting(Broker::read(section, "url", SCHEMES));
+    let ca = section.noting(section.get("ca"));
+    let idempotency = section.noting(idempotency(section));
     let marker_prefix = section.get_or("marker_prefix", MARKER_PREFIX.to_owned())?;
     if marker_prefix.contains(['{', '}']) || marker_prefix.chars().any(char::is_control) {
-        return Err(section
-            .error("marker_prefix", "must not hold braces: those of the stream's name decide the slot"));
+        let problem = "must not hold braces: those of the stream's name decide the slot";
+        section.wrong(section.error("marker_prefix", problem));
     }
     let producer = section.get_or("producer", PRODUCER.to_owned())?;
     if producer.is_empty() {
-        return Err(section.error("producer", "must not be empty"));
+        section.wrong(section.error("producer", "must not be empty"));
     }
     let maxlen = section.get::<u32>("maxlen")?;
     if maxlen == Some(0) {
-        return Err(section.error("maxlen", "must be at least 1: leave it out to keep every entry"));
+        section.wrong(section.error("maxlen", "must be at least 1: leave it out to keep every entry"));
     }
-    let envelope = Envelope::read(section)?;
-    let default = call(section, source.default, idempotency, envelope.as_ref())?;
-    let mut operations = BTreeMap::new();
-    for (name, section, operation) in source.operations {
-        let mut call = call(section, operation, idempotency, envelope.as_ref())?;
-        call.stream = call.stream.or_else(|| default.stream.clone());
-        operations.insert(name.clone(), call);
-    }
-    let key_prefix = source.key_prefix.to_owned();
+    let envelope = section.noting(Envelope::read(section));
+    let around = envelope.as_ref().ok().and_then(Option::as_ref);
+    // A marker can be kept for as long as anybody likes: of a contract nothing is refused for a word that could not be read.
+    let by = *idempotency.as_ref().unwrap_or(&Idempotency::Marker);
+    let default = section.noting(call(section, source.default, by, around));
+    let operations = source.named(|section, operation| {
+        let mut call = call(section, operation, by, around)?;
+        call.stream = call.stream.or_else(|| default.as_ref().ok()?.stream.clone());
+        Ok(call)
+    });
+    envelope?;
     Ok(Arc::new(Streams {
-        broker,
-        idempotency,
+        broker: broker?,
+        ca: ca?,
+        idempotency: idempotency?,
         marker_prefix,
         producer,
         maxlen,
         concurrency: source.concurrency,
-        key_prefix,
-        default,
-        operations,
+        key_prefix: source.key_prefix.to_owned(),
+        default: default?,
+        operations: operations?,
     }))
+}
+
+fn idempotency(section: &Section<'_>) -> Result<Idempotency, ConfigError> {
+    match section.get_or("idempotency", "marker".to_owned())?.as_str() {
+        "marker" => Ok(Idempotency::Marker),
+        "idmp" => Ok(Idempotency::Idmp),
+        _ => Err(section.error("idempotency", "must be \"marker\" or, from Redis 8.6, \"idmp\"")),
+    }
 }
 
 fn call(
@@ -120,8 +130,8 @@ fn call(
     envelope: Option<&Envelope>,
 ) -> Result<Call, ConfigError> {
     let stream: Option<String> = section.get("stream")?;
-    if let Some(stream) = &stream {
-        check_stream(stream).map_err(|problem| section.error("stream", problem))?;
+    if let Some(Err(problem)) = stream.as_deref().map(check_stream) {
+        section.wrong(section.error("stream", problem));
     }
     let call = |remembered| Call { stream, envelope: envelope.cloned(), remembered };
     let contract = &operation.contract;
@@ -206,6 +216,10 @@ impl Configured for Streams {
 
     fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
+        if self.ca.is_some() && !self.broker.may_use("rediss") {
+            warnings
+                .push("ca is given, and url is redis://, which speaks no TLS: write rediss://".to_owned());
+        }
         if self.broker.has_login() && self.broker.is_plain_beyond_loopback("redis") {
             warnings.push("url is redis://: the password travels in the clear; write rediss://".to_owned());
         }
@@ -218,7 +232,7 @@ impl Configured for Streams {
 
     fn build(&self, secrets: &Secrets) -> Result<Arc<dyn Downstream>, (String, String)> {
         let url = self.broker.resolve(secrets)?;
-        let access = Access::new(&url).map_err(|problem| ("url".to_owned(), problem))?;
+        let access = Access::new(&url, self.ca.as_deref())?;
         let veil = Veil::new(secrets_of(&url));
         Ok(Arc::new(RedisDownstream { streams: self.clone(), access, veil, link: Shared::default() }))
     }

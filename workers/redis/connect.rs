@@ -3,51 +3,94 @@
 use std::{
     collections::HashMap,
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use ::redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo as _, ProtocolVersion,
-    PushInfo, PushKind, RedisError, Value,
+    AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo,
+    RedisError, Value,
     aio::{AsyncPushSender, MultiplexedConnection},
 };
+use percent_encoding::percent_decode_str;
 use tokio::time::{Instant, sleep_until, timeout_at};
-use tokio_util::sync::CancellationToken;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_util::{
+    sync::CancellationToken,
+    task::{AbortOnDropHandle, TaskTracker},
+};
 use url::Url;
 
+use super::metered::{Meter, Metered, REPLY_MAX};
 use crate::{
-    config::host_port,
     shared::{Connection, Refused},
+    socket::{self, Place, Stream},
 };
+
+/// Where a Redis listens when nobody says.
+const PORT: u16 = 6379;
+/// Longest excerpt of a server's own words that a reason repeats.
+const SAID_MAX: usize = 200;
 
 /// Where the server is, and how it knows us. It never prints.
 pub(super) struct Access {
-    info: ConnectionInfo,
-    place: String,
+    place: Place,
+    greeting: RedisConnectionInfo,
+    /// `None`: in the clear.
+    tls: Option<Arc<ClientConfig>>,
 }
 
 impl Access {
-    /// The error never repeats the URL.
-    pub(super) fn new(url: &Url) -> Result<Self, String> {
-        // "#insecure" would turn the check of certificates off, and parameters would change the protocol.
+    /// Of a URL with its credentials; `ca` is a file of certificates to trust besides the system's. The error is (key,
+    /// problem), and never repeats the URL.
+    pub(super) fn new(url: &Url, ca: Option<&str>) -> Result<Self, (String, String)> {
+        let wrong = |problem: &str| ("url".to_owned(), problem.to_owned());
         if url.fragment().is_some() || url.query().is_some() {
-            return Err("must not have parameters or a fragment (\"?…\", \"#…\")".to_owned());
+            return Err(wrong("must not have parameters or a fragment (\"?…\", \"#…\")"));
         }
-        let info = url
-            .as_str()
-            .into_connection_info()
-            .map_err(|_error| "must be redis://host:port/NUMBER (of the database)".to_owned())?;
+        let database = match url.path().trim_matches('/') {
+            "" => 0,
+            number => number
+                .parse::<u32>()
+                .map_err(|_error| wrong("must be redis://host:port/NUMBER (of the database)"))?,
+        };
+        let decoded = |text: &str| {
+            let text = percent_decode_str(text).decode_utf8();
+            text.map(|text| text.into_owned())
+                .map_err(|_error| wrong("is not UTF-8 where it is percent-encoded"))
+        };
         // Only its third protocol tells a client that its connection ended.
-        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        Ok(Self { info: info.set_redis_settings(settings), place: host_port(url) })
+        let mut greeting =
+            RedisConnectionInfo::default().set_db(database.into()).set_protocol(ProtocolVersion::RESP3);
+        if !url.username().is_empty() {
+            greeting = greeting.set_username(decoded(url.username())?);
+        }
+        if let Some(password) = url.password() {
+            greeting = greeting.set_password(decoded(password)?);
+        }
+        // A machine without root certificates can still speak without TLS.
+        let tls = (url.scheme() == "rediss").then(|| socket::trust(ca)).transpose();
+        let tls = tls.map_err(|problem| ("ca".to_owned(), problem))?;
+        Ok(Self { place: Place::of(url, PORT), greeting, tls })
     }
 
     /// Where it is, for people.
     pub(super) fn place(&self) -> String {
-        self.place.clone()
+        self.place.to_string()
+    }
+
+    pub(super) fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    async fn stream(&self, deadline: Instant) -> Result<Box<dyn Stream>, String> {
+        let stream = socket::connect(&self.place, deadline).await?;
+        match &self.tls {
+            None => Ok(Box::new(stream)),
+            Some(tls) => socket::encrypt(stream, &self.place, (tls, socket::CA), deadline).await,
+        }
     }
 }
 
@@ -58,16 +101,20 @@ pub(super) enum Heard {
     Error(RedisError),
     /// The connection ended.
     Lost,
+    /// The server sent more than any reply has, and the connection was ended for that.
+    TooMuch,
     /// The deadline passed.
     Silent,
 }
 
-/// A connection. Its task ends with the last clone of the client's handle, and with it what is queued.
+/// A connection.
 pub(super) struct Link {
-    /// `None` once it was given up.
-    connection: Mutex<Option<MultiplexedConnection>>,
+    connection: MultiplexedConnection,
+    /// What reads and writes; ended, it closes the socket, and what it has queued is gone.
+    driver: AbortOnDropHandle<()>,
     /// The connection is gone, or was given up: nobody waits for it any more.
     gone: CancellationToken,
+    meter: Arc<Meter>,
     knows_script: AtomicBool,
     /// How long streams remember keys, as far as that was looked at.
     seen: Mutex<HashMap<String, Duration>>,
@@ -94,23 +141,30 @@ impl AsyncPushSender for Gone {
 impl Link {
     /// Connects and logs in.
     pub(super) async fn open(access: &Access, deadline: Instant) -> Result<Self, Refused> {
-        let place = access.place();
-        let client = Client::open(access.info.clone())
-            .map_err(|_error| Refused::us("url is no address of a Redis"))?;
-        let gone = CancellationToken::new();
-        // The client's own times would end attempts earlier than theirs.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_push_sender(Gone(gone.clone()));
-        let connecting = client.get_multiplexed_async_connection_with_config(&config);
-        let connection = match timeout_at(deadline, connecting).await {
-            Ok(Ok(connection)) => connection,
-            Ok(Err(error)) => return Err(why(&error, &place)),
-            Err(_elapsed) => return Err(Refused::unreachable(format!("{place} did not answer in time"))),
+        let stream = access.stream(deadline).await.map_err(Refused::unreachable)?;
+        let (gone, meter) = (CancellationToken::new(), Arc::new(Meter::default()));
+        // The client's own time would end attempts earlier than theirs.
+        let config =
+            AsyncConnectionConfig::new().set_response_timeout(None).set_push_sender(Gone(gone.clone()));
+        let metered = Metered::new(stream, Arc::clone(&meter));
+        let greeted = MultiplexedConnection::new_with_config(&access.greeting, metered, config);
+        let (connection, driver) = match timeout_at(deadline, greeted).await {
+            Ok(Ok(greeted)) => greeted,
+            Ok(Err(_broken)) if meter.is_exceeded() => {
+                return Err(Refused::unreachable(too_much(&access.place())));
+            }
+            Ok(Err(error)) => return Err(why(&error, &access.place())),
+            Err(_elapsed) => {
+                return Err(Refused::unreachable(format!(
+                    "{} did not answer in time: look whether it is a Redis, and at its load",
+                    access.place
+                )));
+            }
         };
+        meter.heard();
+        let driver = AbortOnDropHandle::new(TaskTracker::new().spawn(driver));
         let (knows_script, seen) = (AtomicBool::new(false), Mutex::default());
-        Ok(Self { connection: Mutex::new(Some(connection)), gone, knows_script, seen })
+        Ok(Self { connection, driver, gone, meter, knows_script, seen })
     }
 
     /// Sends one command and waits for its reply until `deadline`.
@@ -118,21 +172,21 @@ impl Link {
     /// Replies come in the order of the commands: one that does not come in time keeps all the others behind it, so the
     /// connection is given up with all that it has queued, and nothing of it leaves later.
     pub(super) async fn ask(&self, command: &Cmd, deadline: Instant) -> Heard {
-        let Some(mut connection) = self.connection() else { return Heard::Lost };
+        let mut connection = self.connection.clone();
         tokio::select! {
             biased;
             reply = command.query_async::<Value>(&mut connection) => match reply {
-                Ok(value) => Heard::Value(value),
-                Err(error) if is_said_by_server(&error) => Heard::Error(error),
-                Err(_broken) => {
-                    self.give_up();
-                    Heard::Lost
+                Ok(value) => {
+                    self.meter.heard();
+                    Heard::Value(value)
                 }
+                Err(error) if is_said_by_server(&error) => {
+                    self.meter.heard();
+                    Heard::Error(error)
+                }
+                Err(_broken) => self.lost(),
             },
-            () = self.gone.cancelled() => {
-                self.give_up();
-                Heard::Lost
-            }
+            () = self.gone.cancelled() => self.lost(),
             () = sleep_until(deadline) => {
                 self.give_up();
                 Heard::Silent
@@ -140,14 +194,21 @@ impl Link {
         }
     }
 
-    fn connection(&self) -> Option<MultiplexedConnection> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The same, of a command whose reply repeats entries whole.
+    pub(super) async fn ask_for_entries(&self, command: &Cmd, deadline: Instant) -> Heard {
+        let _long = self.meter.expect_entries();
+        self.ask(command, deadline).await
     }
 
-    /// Whoever waits hears it and lets go of the connection; its task ends with the last of them, not with the next attempt.
+    fn lost(&self) -> Heard {
+        self.give_up();
+        if self.meter.is_exceeded() { Heard::TooMuch } else { Heard::Lost }
+    }
+
+    /// Whoever waits hears it, and nothing that is queued leaves any more.
     fn give_up(&self) {
         self.gone.cancel();
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.driver.abort();
     }
 
     /// Whether the server was given the script on this connection.
@@ -187,25 +248,47 @@ fn is_said_by_server(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
 }
 
-/// Why no connection was made, in our words: the client's own may hold an address.
+/// An error as the server said it: its code and its own words, on one line, without our arguments where it repeats them.
+pub(super) fn said(error: &RedisError) -> String {
+    let word = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    let code: String = error.code().unwrap_or("ERR").chars().filter(|c| word(*c)).take(32).collect();
+    let words = error.detail().unwrap_or_default();
+    let words = words.split_once(", with args beginning with").map_or(words, |(before, _ours)| before);
+    let words: String = words.chars().filter(|c| !c.is_control()).take(SAID_MAX).collect();
+    if words.is_empty() { code } else { format!("{code} {}", words.trim_end_matches('.')) }
+}
+
+/// Why a connection was ended.
+pub(super) fn too_much(place: &str) -> String {
+    format!(
+        "{place} sent more than {} MiB in reply, which no Redis does here, so the connection was ended: look what answers there",
+        REPLY_MAX >> 20
+    )
+}
+
+/// Why no connection was made, in our words and the server's: the client's own may hold an address.
 fn why(error: &RedisError, place: &str) -> Refused {
     if matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"))
         || error.kind() == ErrorKind::AuthenticationFailed
     {
-        return Refused::us(format!("{place} did not accept the credentials"));
+        let said = error.code().map(|_code| format!(" ({})", said(error))).unwrap_or_default();
+        return Refused::us(format!("{place} did not accept the credentials{said}: correct url or auth"));
     }
     if error.kind() == ErrorKind::RESP3NotSupported {
-        return Refused::us(format!("{place} is older than Redis 6, or something in front of it is"));
+        return Refused::us(format!(
+            "{place} is older than Redis 6, or something in front of it is: use a newer one, or name it in url without what is in front"
+        ));
     }
-    let said = if let Some(code) = error.code() {
-        let code: String = code.chars().filter(char::is_ascii_uppercase).take(32).collect();
-        format!(": {code}")
-    } else if error.is_connection_refusal() {
-        ": connection refused".to_owned()
-    } else if error.is_timeout() {
-        ": timed out".to_owned()
-    } else {
-        String::new()
-    };
-    Refused::unreachable(format!("no connection to {place}{said}"))
+    if error.code().is_some() {
+        let said = said(error);
+        if said.contains("DB index") {
+            return Refused::us(format!("{place} refuses the database: {said}; correct the number in url"));
+        }
+        return Refused::unreachable(format!("{place} refuses the connection: {said}; look at its log"));
+    }
+    let what =
+        if error.is_io_error() { "broke off the greeting" } else { "did not greet us as a Redis does" };
+    Refused::unreachable(format!(
+        "{place} {what}: look whether it is a Redis, whether it speaks TLS (rediss://), and at its log"
+    ))
 }

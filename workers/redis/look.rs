@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     config::{Idempotency, Remembered, Streams},
-    connect::{Access, Heard, Link, plain},
+    connect::{Access, Heard, Link, plain, said, too_much},
 };
 use crate::{config::show_duration, shared::Refused};
 
@@ -27,7 +27,7 @@ pub(super) async fn remembers(
 ) -> Result<Option<Memory>, Refused> {
     let mut command = ::redis::cmd("XINFO");
     command.arg("STREAM").arg(stream);
-    match link.ask(&command, deadline).await {
+    match link.ask_for_entries(&command, deadline).await {
         Heard::Value(value) => {
             let facts = facts(&value);
             let number = |name: &str| facts.get(name).and_then(|fact| fact.parse::<i64>().ok());
@@ -38,9 +38,16 @@ pub(super) async fn remembers(
             }))
         }
         Heard::Error(error) if error.code() == Some("ERR") => Ok(None),
-        Heard::Error(_) | Heard::Lost | Heard::Silent => {
-            Err(Refused::unreachable(format!("what the stream {stream} remembers could not be read")))
-        }
+        Heard::Error(error) => Err(Refused::unreachable(format!(
+            "what the stream {stream} remembers could not be read ({}): permit XINFO to this user",
+            said(&error)
+        ))),
+        Heard::TooMuch => Err(Refused::unreachable(format!(
+            "what the stream {stream} remembers could not be read: its first and last entry are too large together; use idempotency = \"marker\""
+        ))),
+        Heard::Lost | Heard::Silent => Err(Refused::unreachable(format!(
+            "what the stream {stream} remembers could not be read: no reply; look at the server's load"
+        ))),
     }
 }
 
@@ -76,30 +83,34 @@ pub(super) async fn look(streams: &Streams, access: &Access, deadline: Instant) 
             return vec![Check::fail("connection", format!("{place} did not answer in time"), remedy)];
         }
     };
-    let server = info(&link, "server", deadline).await;
-    let version = server.as_ref().and_then(|info| info.get("redis_version")).cloned();
-    let mut checks = vec![match &version {
-        Some(version) => Check::ok("connection", format!("Redis {version} at {place}")),
-        None => Check::warn(
+    let tls = if access.is_tls() { "over TLS, its certificate is trusted" } else { "without TLS" };
+    let server = Server { link: &link, place: &place, deadline };
+    let told = server.info("server").await;
+    let mut checks = vec![match &told {
+        Ok(info) => {
+            let version = info.get("redis_version").map_or("of an unknown version", String::as_str);
+            Check::ok("connection", format!("Redis {version} at {place}, {tls}"))
+        }
+        Err(why) => Check::warn(
             "connection",
-            format!("{place} answers, and does not say what it is: INFO is not permitted"),
+            format!("{place} answers, {tls}, and does not say what it is: {why}"),
             "permit INFO to this user, or look at the version, maxmemory and appendonly yourself",
         ),
     }];
-    let memory = info(&link, "memory", deadline).await.unwrap_or_default();
+    let memory = server.info("memory").await.unwrap_or_default();
     checks.push(eviction(streams, &memory));
-    let persistence = info(&link, "persistence", deadline).await.unwrap_or_default();
-    let fsync = config(&link, "appendfsync", deadline).await;
+    let persistence = server.info("persistence").await.unwrap_or_default();
+    let fsync = server.config("appendfsync").await.ok().flatten();
     checks.push(durability(&persistence, fsync.as_deref()));
-    let replication = info(&link, "replication", deadline).await.unwrap_or_default();
+    let replication = server.info("replication").await.unwrap_or_default();
     if replication.get("role").is_some_and(|role| role == "slave") {
         checks.push(Check::fail("role", "a replica takes no writes", "name the master in url"));
     }
     for call in streams.calls() {
         let Some(name) = &call.stream else { continue };
-        checks.push(stream(&link, name, deadline).await);
+        checks.push(server.stream(name).await);
         if let (Idempotency::Idmp, Remembered::For(window)) = (streams.idempotency, call.remembered) {
-            checks.push(idmp(&link, name, window, streams.concurrency, deadline).await);
+            checks.push(server.idmp(name, window, streams.concurrency).await);
         }
     }
     checks.push(Check::warn(
@@ -165,73 +176,77 @@ fn durability(persistence: &BTreeMap<String, String>, fsync: Option<&str>) -> Ch
     }
 }
 
-async fn stream(link: &Link, name: &str, deadline: Instant) -> Check {
-    let mut command = ::redis::cmd("TYPE");
-    command.arg(name);
-    match link.ask(&command, deadline).await {
-        Heard::Value(Value::SimpleString(kind)) => match kind.as_str() {
-            "stream" => Check::ok("stream", format!("{name} is a stream")),
-            "none" => Check::ok("stream", format!("{name} does not exist yet: the first entry makes it")),
-            other => Check::fail(
+/// A server that is asked. What it refuses to say comes with its own words.
+struct Server<'a> {
+    link: &'a Link,
+    place: &'a str,
+    deadline: Instant,
+}
+
+impl Server<'_> {
+    async fn answer(&self, words: &[&str]) -> Result<Value, String> {
+        let mut command = Cmd::new();
+        for word in words {
+            command.arg(word);
+        }
+        match self.link.ask(&command, self.deadline).await {
+            Heard::Value(value) => Ok(value),
+            Heard::Error(error) => Err(said(&error)),
+            Heard::Lost => Err("the connection was lost".to_owned()),
+            Heard::TooMuch => Err(too_much(self.place)),
+            Heard::Silent => Err("no reply in time".to_owned()),
+        }
+    }
+
+    async fn info(&self, section: &str) -> Result<BTreeMap<String, String>, String> {
+        let text = plain(&self.answer(&["INFO", section]).await?).unwrap_or_default();
+        Ok(text
+            .lines()
+            .filter_map(|line| line.split_once(':'))
+            .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+            .collect())
+    }
+
+    async fn config(&self, name: &str) -> Result<Option<String>, String> {
+        Ok(facts(&self.answer(&["CONFIG", "GET", name]).await?).remove(name))
+    }
+
+    async fn stream(&self, name: &str) -> Check {
+        let kind = self.answer(&["TYPE", name]).await.map(|kind| plain(&kind).unwrap_or_default());
+        match kind.as_deref() {
+            Ok("stream") => Check::ok("stream", format!("{name} is a stream")),
+            Ok("none") => Check::ok("stream", format!("{name} does not exist yet: the first entry makes it")),
+            Ok(other) => Check::fail(
                 "stream",
                 format!("{name} is a {other}, and no stream"),
                 "name another stream, or remove what has its name",
             ),
-        },
-        Heard::Value(_) | Heard::Error(_) | Heard::Lost | Heard::Silent => Check::warn(
-            "stream",
-            format!("what {name} is cannot be seen"),
-            "permit TYPE to this user, or look yourself",
-        ),
-    }
-}
-
-async fn idmp(link: &Link, name: &str, window: Duration, concurrency: u32, deadline: Instant) -> Check {
-    match remembers(link, name, deadline).await {
-        Ok(Some(memory)) if memory.duration >= window && memory.entries < i64::from(concurrency) => {
-            Check::fail("duplicate window", too_few(name, memory, concurrency), "until then nothing is added")
-        }
-        Ok(Some(memory)) if memory.duration >= window => Check::warn(
-            "duplicate window",
-            format!(
-                "{name} remembers keys for {}, and the last {} of the producer only",
-                show_duration(memory.duration),
-                memory.entries
+            Err(why) => Check::warn(
+                "stream",
+                format!("what {name} is cannot be seen: {why}"),
+                "permit TYPE to this user, or look yourself",
             ),
-            "IDMP-MAXSIZE must exceed what is sent within the window",
-        ),
-        Ok(memory) => {
-            Check::fail("duplicate window", too_short(name, memory, window), "until then nothing is added")
         }
-        Err(refused) => Check::fail("duplicate window", refused.reason, "permit XINFO to this user"),
     }
-}
 
-async fn info(link: &Link, section: &str, deadline: Instant) -> Option<BTreeMap<String, String>> {
-    let mut command = ::redis::cmd("INFO");
-    command.arg(section);
-    let text = text_of(link, &command, deadline).await?;
-    Some(
-        text.lines()
-            .filter_map(|line| line.split_once(':'))
-            .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
-            .collect(),
-    )
-}
-
-async fn text_of(link: &Link, command: &Cmd, deadline: Instant) -> Option<String> {
-    match link.ask(command, deadline).await {
-        Heard::Value(value) => plain(&value),
-        Heard::Error(_) | Heard::Lost | Heard::Silent => None,
-    }
-}
-
-async fn config(link: &Link, name: &str, deadline: Instant) -> Option<String> {
-    let mut command = ::redis::cmd("CONFIG");
-    command.arg("GET").arg(name);
-    match link.ask(&command, deadline).await {
-        Heard::Value(value) => facts(&value).remove(name),
-        Heard::Error(_) | Heard::Lost | Heard::Silent => None,
+    async fn idmp(&self, name: &str, window: Duration, concurrency: u32) -> Check {
+        const WHAT: &str = "duplicate window";
+        match remembers(self.link, name, self.deadline).await {
+            Ok(Some(memory)) if memory.duration >= window && memory.entries < i64::from(concurrency) => {
+                Check::fail(WHAT, too_few(name, memory, concurrency), "until then nothing is added")
+            }
+            Ok(Some(memory)) if memory.duration >= window => Check::warn(
+                WHAT,
+                format!(
+                    "{name} remembers keys for {}, and the last {} of the producer only",
+                    show_duration(memory.duration),
+                    memory.entries
+                ),
+                "IDMP-MAXSIZE must exceed what is sent within the window",
+            ),
+            Ok(memory) => Check::fail(WHAT, too_short(name, memory, window), "until then nothing is added"),
+            Err(refused) => Check::fail(WHAT, refused.reason, "permit XINFO to this user"),
+        }
     }
 }
 

@@ -2,13 +2,14 @@
 //!
 //! Where the contract promises it, the entry and a marker of its key are written by one atomic script, so that a repetition
 //! returns the first entry's id. `config` reads the table, `entry` renders, `add` holds the script and reads what is said,
-//! `connect` makes the connection, `look` is for `downstreams test`.
+//! `connect` makes the connection, `metered` bounds what is read from it, `look` is for `downstreams test`.
 
 mod add;
 mod config;
 mod connect;
 mod entry;
 mod look;
+mod metered;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +30,7 @@ use self::{
     connect::{Access, Heard, Link},
 };
 use crate::{
+    message,
     shared::{Refused, Shared},
     veil::Veil,
 };
@@ -63,9 +65,7 @@ impl RedisDownstream {
         let deadline = Instant::now() + attempt.timeout;
         let effect = &attempt.effect;
         let Some(call) = self.streams.call(effect.operation.as_deref()) else {
-            let name = effect.operation.as_deref().unwrap_or_default();
-            let why = format!("the configuration of {} has no operation {name:?}", effect.downstream);
-            return Outcome::new(Finding::NotApplied, Phase::Render, why);
+            return message::unconfigured(effect);
         };
         let adding = match entry::render(call, effect, &attempt.key) {
             Ok(entry) => Adding::new(&self.streams, call, entry, &attempt.key),
@@ -77,7 +77,7 @@ impl RedisDownstream {
         let link = match timeout_at(deadline, self.link.get(Link::open(&self.access, deadline))).await {
             Ok(Ok(link)) => link,
             Ok(Err(refused)) => return refused.outcome(),
-            Err(_elapsed) => return Refused::unreachable("not connected within the timeout").outcome(),
+            Err(_elapsed) => return Refused::late(&self.access.place()).outcome(),
         };
         if let Some(refused) = self.forgets_too_soon(attempt, &adding, &link, deadline).await {
             return refused.outcome();
@@ -110,6 +110,7 @@ impl RedisDownstream {
             }
             Heard::Error(error) => add::refused(&error, attempt.effect.target.is_some(), &place),
             Heard::Lost => add::unheard("the connection was lost before the reply", &place),
+            Heard::TooMuch => add::too_much(&place),
             Heard::Silent => add::unheard("no reply within the timeout", &place),
         }
     }

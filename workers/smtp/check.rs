@@ -21,7 +21,7 @@ const fn name(step: Step) -> &'static str {
 }
 
 /// What to do where a step failed.
-const fn remedy(step: Step) -> &'static str {
+pub(super) const fn remedy(step: Step) -> &'static str {
     match step {
         Step::Connect => {
             "compare host and port of `server` with what the mail provider says; look whether a firewall lets port 465 or 587 out"

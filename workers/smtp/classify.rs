@@ -4,8 +4,9 @@
 use aftercommit::outcome::{About, Finding, Outcome, Phase, Response};
 
 use super::{
+    check,
     reply::Reply,
-    session::NotOpened,
+    session::{NotOpened, Step},
     transaction::{Command, Sent},
 };
 
@@ -23,7 +24,16 @@ impl Command {
 
 /// No session came about.
 pub(super) fn not_opened(failure: &NotOpened) -> Outcome {
-    let mut outcome = Outcome::new(Finding::NotApplied, Phase::Connect, failure.why.clone());
+    let next = match (failure.step, &failure.reply) {
+        (Step::Greeting | Step::Hello | Step::Auth, Some(_)) => format!("; {}", check::remedy(failure.step)),
+        (Step::Greeting | Step::Hello | Step::Auth, None) if !failure.refuses_us => {
+            "; look at the server's load and log".to_owned()
+        }
+        // These say it themselves.
+        (Step::Connect | Step::Greeting | Step::Hello | Step::Tls | Step::Auth, _) => String::new(),
+    };
+    let why = format!("{}{next}", failure.why);
+    let mut outcome = Outcome::new(Finding::NotApplied, Phase::Connect, why);
     outcome.refuses_us = failure.refuses_us;
     outcome.response = failure.reply.as_ref().map(response);
     outcome
@@ -37,8 +47,9 @@ pub(super) fn sent(sent: &Sent) -> Outcome {
         }
         Sent::Answered(command, reply) => answered(*command, reply),
         Sent::Lost(Command::Dot, why) => {
-            let why =
-                format!("the whole message was sent, and then {why}: the server may have taken it over");
+            let why = format!(
+                "the whole message was sent, and then {why}: the server may have taken it over; look for its Message-ID in the server's log"
+            );
             Outcome::new(Finding::Unknown, Phase::Send, why)
         }
         Sent::Lost(command @ (Command::Mail | Command::Rcpt | Command::Data | Command::Body), why) => {
@@ -50,24 +61,36 @@ pub(super) fn sent(sent: &Sent) -> Outcome {
 
 fn answered(command: Command, reply: &Reply) -> Outcome {
     let at = command.in_words();
-    let (finding, what) = if command == Command::Dot && reply.is_positive() {
-        (Finding::Applied, "accepted".to_owned())
+    let (finding, what, next) = if command == Command::Dot && reply.is_positive() {
+        (Finding::Applied, "accepted".to_owned(), "")
     } else if reply.is_transient() {
         // RFC 5321 §4.2.1: it did not take the mail, and will not deliver it.
-        (Finding::NotApplied, format!("not now, {at}"))
+        (Finding::NotApplied, format!("not now, {at}"), "; it takes it later, or its operator says why not")
     } else if command < Command::Body && is_about_us(reply.code) {
-        (Finding::NotApplied, format!("refused us at {at}"))
+        (Finding::NotApplied, format!("refused us at {at}"), "; correct auth or tls")
     } else if reply.is_permanent() {
-        (Finding::Rejected(About::ThisAttempt), format!("refused {at}"))
+        (Finding::Rejected(About::ThisAttempt), format!("refused {at}"), after_refusal(command))
     } else if command == Command::Dot {
-        (Finding::Unknown, format!("answered neither yes nor no to {at}"))
+        let next = "; look for its Message-ID in the server's log";
+        (Finding::Unknown, format!("answered neither yes nor no to {at}"), next)
     } else {
-        (Finding::NotApplied, format!("answered out of turn to {at}"))
+        (Finding::NotApplied, format!("answered out of turn to {at}"), "; look what answers there")
     };
     Outcome {
         refuses_us: command < Command::Body && is_about_us(reply.code),
         response: Some(response(reply)),
-        ..Outcome::new(finding, Phase::Done, format!("{what}: {reply}"))
+        ..Outcome::new(finding, Phase::Done, format!("{what}: {reply}{next}"))
+    }
+}
+
+/// What to do once the server refused for good.
+const fn after_refusal(command: Command) -> &'static str {
+    match command {
+        Command::Mail => "; correct from, or have the server take this sender",
+        Command::Rcpt => "; correct the address, in a new effect",
+        Command::Data | Command::Body | Command::Dot => {
+            "; correct the mail, in a new effect, or ask the server's operator why"
+        }
     }
 }
 

@@ -2,20 +2,23 @@
 
 use std::{sync::Arc, time::Duration};
 
-use aftercommit::{contract::Dedupe, downstream::Downstream};
+use aftercommit::{contract::Dedupe, downstream::Downstream, effect::Effect};
 use sha2::{Digest as _, Sha256};
 use url::Url;
 
 use super::{
     SmtpDownstream,
     address::Mailbox,
-    mail,
+    identity,
+    mail::{self, Mail},
     pool::Pool,
     session::{self, Login, Server, Tls},
-    stream::{self, Place},
 };
 use crate::{
-    config::{Broker, ConfigError, Configured, Secrets, Section, Source, is_header_name, secrets_of},
+    config::{
+        Broker, ConfigError, Configured, Operation, Secrets, Section, Source, is_header_name, secrets_of,
+    },
+    socket::{self, Place},
     veil::Veil,
 };
 
@@ -48,33 +51,41 @@ struct Smtp {
 /// Reads the part of the table that is this kind's.
 pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigError> {
     let section = source.section;
-    let smtp = Smtp {
-        server: Broker::read(section, "server", &["smtp", "smtps"])?,
-        tls: tls_word(section)?,
-        ca: section.get("tls_ca")?,
-        hello: hello(section)?,
-        from: from(section)?,
-        after_dot: after_dot(section)?,
-        key_header: key_header(section)?,
+    let (tls, ca) = (section.noting(tls_word(section)), section.get("tls_ca")?);
+    let (hello, from) = (section.noting(hello(section)), section.noting(from(section)));
+    let after_dot = section.noting(after_dot(section));
+    let key_header = section.noting(key_header(section));
+    let server = section.noting(Broker::read(section, "server", &["smtp", "smtps"]));
+    let contract = section.noting(check_contract(source, section, source.default));
+    let contracts = source.named(|section, operation| check_contract(source, section, operation));
+    contract?;
+    contracts?;
+    Ok(Arc::new(Smtp {
+        server: server?,
+        tls: tls?,
+        ca,
+        hello: hello?,
+        from: from?,
+        after_dot: after_dot?,
+        key_header: key_header?,
         key_prefix: source.key_prefix.to_owned(),
-    };
-    let operations = source.operations.iter().map(|(_, section, operation)| (section, operation));
-    for (section, operation) in std::iter::once((section, source.default)).chain(operations) {
-        match operation.contract.dedupe {
-            Dedupe::None => {}
-            Dedupe::Lookup => {
-                return Err(section.error(
-                    "contract",
-                    "dedupe = \"lookup\" cannot be: a mail server cannot be asked what it took",
-                ));
-            }
-            Dedupe::Key if smtp.key_header.is_none() => {
-                return Err(section.error("contract", "dedupe = \"key\" needs key_header: a mail server that deduplicates does so by a header, such as Resend-Idempotency-Key"));
-            }
-            Dedupe::Key => {}
+    }))
+}
+
+fn check_contract(
+    source: &Source<'_>,
+    section: &Section<'_>,
+    operation: &Operation,
+) -> Result<(), ConfigError> {
+    let problem = match operation.contract.dedupe {
+        Dedupe::None => return Ok(()),
+        Dedupe::Key if source.section.has("key_header") => return Ok(()),
+        Dedupe::Key => {
+            "dedupe = \"key\" needs key_header: a mail server that deduplicates does so by a header, such as Resend-Idempotency-Key"
         }
-    }
-    Ok(Arc::new(smtp))
+        Dedupe::Lookup => "dedupe = \"lookup\" cannot be: a mail server cannot be asked what it took",
+    };
+    Err(section.error("contract", problem))
 }
 
 fn tls_word(section: &Section<'_>) -> Result<Option<TlsWord>, ConfigError> {
@@ -167,7 +178,7 @@ impl Smtp {
         if let Some(login) = &login {
             hidden.extend(session::secrets(login));
         }
-        let config = stream::tls(self.ca.as_deref()).map_err(|problem| ("tls_ca".to_owned(), problem))?;
+        let config = socket::trust(self.ca.as_deref()).map_err(|problem| ("tls_ca".to_owned(), problem))?;
         let hello = self.hello.clone().unwrap_or_else(own_name);
         Ok((Server { place, tls, config, hello, login }, hidden))
     }
@@ -185,10 +196,7 @@ fn place(url: &Url) -> Result<(Place, bool), String> {
         return Err("must be no more than smtp://HOST:PORT or smtps://HOST:PORT".to_owned());
     }
     let implicit = url.scheme() == "smtps";
-    let host = url.host_str().unwrap_or_default();
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    let port = url.port().unwrap_or(if implicit { 465 } else { 587 });
-    Ok((Place { host: host.to_owned(), port }, implicit))
+    Ok((Place::of(url, if implicit { 465 } else { 587 }), implicit))
 }
 
 impl Configured for Smtp {
@@ -225,6 +233,11 @@ impl Configured for Smtp {
         part(self.key_header.as_deref().unwrap_or_default());
         part(&self.key_prefix);
         hash.finalize().into()
+    }
+
+    fn known_as(&self, effect: &Effect, key: &str) -> Option<(&'static str, String)> {
+        let mail = Mail::of(effect, self.from.as_ref().map(|(_, mailbox)| mailbox)).ok()?;
+        Some(("Message-ID", identity::message_id(key, &effect.downstream, mail.from.address.domain())))
     }
 
     fn warnings(&self) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! The `smtp` kind: an effect is one mail to one recipient, sent once; what it came to is read from how far it got.
 //!
 //! `config` reads the table. `mail`, `address`, `header`, `identity` and `render` make a payload into a message whose bytes are
-//! the same on every attempt. `reply`, `stream`, `wire`, `session` and `transaction` speak to the server, one command after the
+//! the same on every attempt. `reply`, `wire`, `session` and `transaction` speak to the server, one command after the
 //! other, each in sight; `pool` keeps sessions between mails; `classify` says what it shows.
 
 mod address;
@@ -15,7 +15,6 @@ mod pool;
 mod render;
 mod reply;
 mod session;
-mod stream;
 #[cfg(test)]
 mod tests;
 mod transaction;

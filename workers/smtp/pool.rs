@@ -65,7 +65,10 @@ impl Pool {
         let asked = Instant::now();
         let late = |_elapsed| NotOpened {
             step: Step::Connect,
-            why: format!("{} did not let us in in time", self.server.place),
+            why: format!(
+                "{} did not let us in in time: look at its load, or raise timeout",
+                self.server.place
+            ),
             reply: None,
             refuses_us: false,
         };

@@ -8,9 +8,9 @@ use tokio_rustls::rustls::ClientConfig;
 
 use super::{
     reply::Reply,
-    stream::{self, Place, Stream},
     wire::{Lost, Wire},
 };
+use crate::socket::{self, Place, Stream};
 
 /// When TLS is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ pub(super) type Seen<'a> = &'a mut (dyn FnMut(Step, String) + Send);
 /// Opens a session; `seen` hears of each step.
 pub(super) async fn open(server: &Server, by: Instant, seen: Seen<'_>) -> Result<Session, NotOpened> {
     let place = &server.place;
-    let stream = stream::connect(place, by).await.map_err(|why| NotOpened::failed(Step::Connect, why))?;
+    let stream = socket::connect(place, by).await.map_err(|why| NotOpened::failed(Step::Connect, why))?;
     seen(Step::Connect, format!("connected to {place}"));
     let mut encrypted = server.tls == Tls::Implicit;
     let stream: Box<dyn Stream> = if encrypted {
@@ -157,7 +157,8 @@ async fn encrypt<S: Stream + 'static>(
     server: &Server,
     by: Instant,
 ) -> Result<Box<dyn Stream>, NotOpened> {
-    stream::encrypt(stream, &server.place, &server.config, by)
+    let authority = "name its authority's certificate (a PEM file) in tls_ca";
+    socket::encrypt(stream, &server.place, (&server.config, authority), by)
         .await
         .map_err(|why| NotOpened::failed(Step::Tls, why))
 }

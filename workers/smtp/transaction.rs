@@ -53,13 +53,14 @@ pub(super) async fn send(
         && u64::try_from(mail.message.len()).is_ok_and(|length| length > limit)
     {
         return Sent::Unfit(format!(
-            "the mail has {} bytes, and the server takes at most {limit}",
+            "the mail has {} bytes, and the server takes at most {limit}: send less, or a link",
             mail.message.len()
         ));
     }
     if mail.utf8 && !session.capabilities.utf8 {
         return Sent::Unfit(
-            "an address has letters beyond ASCII, and the server does not offer SMTPUTF8".to_owned(),
+            "an address has letters beyond ASCII, and the server does not offer SMTPUTF8: write an address in ASCII"
+                .to_owned(),
         );
     }
     let size = if session.capabilities.size.is_some() {

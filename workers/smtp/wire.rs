@@ -7,10 +7,8 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{
-    reply::{Gather, Malformed, Reply, first_line},
-    stream::{Stream, kind},
-};
+use super::reply::{Gather, Malformed, Reply, first_line};
+use crate::socket::Stream;
 
 /// A conversation with a server.
 pub(super) struct Wire {
@@ -57,7 +55,7 @@ impl Wire {
         });
         match written.await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(Lost(format!("the connection was lost: {}", kind(&error)))),
+            Ok(Err(error)) => Err(Lost(format!("the connection was lost: {}", error.kind()))),
             Err(_elapsed) => Err(Lost("it did not take what was sent in time".to_owned())),
         }
     }
@@ -94,7 +92,7 @@ impl Wire {
         match self.stream.read_buf(&mut self.unread).await {
             Ok(0) => Err(Lost("it closed the connection".to_owned())),
             Ok(_more) => Ok(()),
-            Err(error) => Err(Lost(format!("the connection was lost: {}", kind(&error)))),
+            Err(error) => Err(Lost(format!("the connection was lost: {}", error.kind()))),
         }
     }
 }

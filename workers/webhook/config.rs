@@ -5,11 +5,17 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 use aftercommit::{
     clock::SystemClock,
     contract::Dedupe,
-    downstream::{Downstream, endpoint::Directory},
+    downstream::{
+        Downstream,
+        endpoint::{Directory, Endpoint},
+    },
 };
 use sha2::{Digest, Sha256};
 
-use super::{WebhookDownstream, secrets::Reference};
+use super::{
+    WebhookDownstream,
+    secrets::{Described, Problem, Reference},
+};
 use crate::{
     cloudevents::Envelope,
     config::{
@@ -90,35 +96,31 @@ impl fmt::Debug for Fixed {
 pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigError> {
     let section = source.section;
     if source.key_prefix.contains('.') {
-        return Err(section
-            .error("key_prefix", "must not hold a \".\": it stands in webhook-id, where a dot ends it"));
+        let problem = "must not hold a \".\": it stands in webhook-id, where a dot ends it";
+        section.wrong(section.error("key_prefix", problem));
     }
-    let secrets_from = secrets_from(section)?;
-    let may_move = !secrets_from.is_empty();
-    let default = call(section, source.default, may_move)?;
-    let mut operations = BTreeMap::new();
-    for (name, section, operation) in source.operations {
-        operations.insert(name.clone(), call(section, operation, may_move)?);
-    }
-    let guard = section.child("egress")?;
-    if guard.has("auth_origins") {
-        return Err(guard.error("auth_origins", "is for credentials, and a webhook has none: it is signed"));
-    }
-    let egress = Arc::new(Egress::read(&guard)?);
+    let secrets_from = section.noting(secrets_from(section));
+    let may_move = secrets_from.as_ref().is_ok_and(|prefixes| !prefixes.is_empty());
+    let default = section.noting(call(section, source.default, may_move));
+    let operations = source.named(|section, operation| call(section, operation, may_move));
+    let egress = section.noting(egress(section));
     let Size(max_response) = section.get_or("max_response", Size(MAX_RESPONSE))?;
     let endpoint_concurrency = section.get_or("endpoint_concurrency", ENDPOINT_CONCURRENCY)?;
     if endpoint_concurrency == 0 {
-        return Err(section.error("endpoint_concurrency", "must be at least 1"));
+        section.wrong(section.error("endpoint_concurrency", "must be at least 1"));
     }
     let disable_after = section.get_or("disable_after", DISABLE_AFTER)?;
+    let headers = section.noting(headers(section));
+    let envelope = section.noting(Envelope::read(section));
+    let endpoints = section.noting(endpoints(section, egress.as_deref().ok()));
     let webhook = Webhook {
-        default,
-        operations,
-        headers: headers(section)?,
-        envelope: Envelope::read(section)?,
-        endpoints: endpoints(section, &egress)?,
-        egress,
-        secrets_from,
+        default: default?,
+        operations: operations?,
+        headers: headers?,
+        envelope: envelope?,
+        endpoints: endpoints?,
+        egress: egress?,
+        secrets_from: secrets_from?,
         max_response,
         endpoint_concurrency,
         disable_after: (!disable_after.is_zero()).then_some(disable_after),
@@ -127,6 +129,14 @@ pub(crate) fn read(source: &Source<'_>) -> Result<Arc<dyn Configured>, ConfigErr
     };
     webhook.check(section)?;
     Ok(Arc::new(webhook))
+}
+
+fn egress(section: &Section<'_>) -> Result<Arc<Egress>, ConfigError> {
+    let guard = section.child("egress")?;
+    if guard.has("auth_origins") {
+        guard.wrong(guard.error("auth_origins", "is for credentials, and a webhook has none: it is signed"));
+    }
+    Egress::read(&guard).map(Arc::new)
 }
 
 fn call(section: &Section<'_>, operation: &Operation, may_move: bool) -> Result<Call, ConfigError> {
@@ -166,27 +176,46 @@ fn headers(section: &Section<'_>) -> Result<BTreeMap<String, String>, ConfigErro
     }
 }
 
-fn endpoints(section: &Section<'_>, egress: &Egress) -> Result<BTreeMap<String, Fixed>, ConfigError> {
+/// What is wrong with each is noted. `egress`: the guard of their URLs, where that could be read.
+fn endpoints(section: &Section<'_>, egress: Option<&Egress>) -> Result<BTreeMap<String, Fixed>, ConfigError> {
     let table = section.child("endpoints")?;
-    let mut endpoints = BTreeMap::new();
+    let (mut endpoints, mut wrong) = (BTreeMap::new(), None);
     for name in table.names() {
         let graphic = name.bytes().all(|byte| (b'!'..=b'~').contains(&byte));
-        if name.is_empty() || name.len() > 128 || !graphic {
-            return Err(
-                table.error(&name, "an endpoint's name has 1 to 128 printable ASCII characters, no space")
-            );
+        let read = if name.is_empty() || name.len() > 128 || !graphic {
+            Err(table.error(&name, "an endpoint's name has 1 to 128 printable ASCII characters, no space"))
+        } else {
+            table.child(&name).and_then(|section| fixed(&section, egress))
+        };
+        match table.noting(read) {
+            Ok(fixed) => {
+                endpoints.insert(name, fixed);
+            }
+            Err(problem) => wrong = Some(problem),
         }
-        endpoints.insert(name.clone(), fixed(&table.child(&name)?, egress)?);
     }
-    Ok(endpoints)
+    wrong.map_or(Ok(endpoints), Err)
 }
 
-fn fixed(section: &Section<'_>, egress: &Egress) -> Result<Fixed, ConfigError> {
-    section.not_yet(
-        "rate",
-        "limit the whole downstream with its own rate, or ask the receiver for Retry-After",
-    )?;
-    let url = if section.is_table("url") {
+fn fixed(section: &Section<'_>, egress: Option<&Egress>) -> Result<Fixed, ConfigError> {
+    let rate = section
+        .not_yet("rate", "limit the whole downstream with its own rate, or ask the receiver for Retry-After");
+    let rate = section.noting(rate);
+    let next: Option<SecretRef> = section.get("secret_next")?;
+    let headers = section.noting(headers(section));
+    let url = section.noting(url(section, egress));
+    let secret: Result<SecretRef, ConfigError> = section.get("secret")?.ok_or_else(|| {
+        section
+            .missing("secret", "is missing: write secret = { env = \"NAME\" }, which holds whsec_… or whsk_…")
+    });
+    let secret = section.noting(secret);
+    section.finished()?;
+    rate?;
+    Ok(Fixed { url: url?, secrets: std::iter::once(secret?).chain(next).collect(), headers: headers? })
+}
+
+fn url(section: &Section<'_>, egress: Option<&Egress>) -> Result<Written, ConfigError> {
+    Ok(if section.is_table("url") {
         Written::Secret(
             section.get("url")?.ok_or_else(|| section.error("url", "must be a URL or a reference to one"))?,
         )
@@ -196,25 +225,16 @@ fn fixed(section: &Section<'_>, egress: &Egress) -> Result<Fixed, ConfigError> {
         let text = text.ok_or_else(|| {
             section.missing("url", "is missing: write url = \"https://…\", or url = { env = \"NAME\" }")
         })?;
-        let accepted = egress.accept(&text).map_err(|problem| section.error("url", problem))?;
-        section.note(
-            "url",
-            quoted(&format!("{}/…", accepted.origin().ascii_serialization())),
-            &section.place("url"),
-        );
+        if let Some(egress) = egress {
+            let accepted = egress.accept(&text).map_err(|problem| section.error("url", problem))?;
+            section.note(
+                "url",
+                quoted(&format!("{}/…", accepted.origin().ascii_serialization())),
+                &section.place("url"),
+            );
+        }
         Written::Plain(text)
-    };
-    let secret: Option<SecretRef> = section.get("secret")?;
-    let next: Option<SecretRef> = section.get("secret_next")?;
-    let Some(secret) = secret else {
-        return Err(section.missing(
-            "secret",
-            "is missing: write secret = { env = \"NAME\" }, which holds whsec_… or whsk_…",
-        ));
-    };
-    let headers = headers(section)?;
-    section.finished()?;
-    Ok(Fixed { url, secrets: std::iter::once(secret).chain(next).collect(), headers })
+    })
 }
 
 fn secrets_from(section: &Section<'_>) -> Result<Vec<String>, ConfigError> {
@@ -299,6 +319,21 @@ impl Configured for Webhook {
             Written::Secret(reference) => reference.to_string(),
         };
         self.endpoints.iter().map(|(name, fixed)| (name.clone(), host(fixed))).collect()
+    }
+
+    fn endpoint_problems(&self, secrets: &Secrets, rows: &[Endpoint]) -> Option<Vec<(String, String)>> {
+        let fixed = self.endpoints.iter().map(|(name, fixed)| (name.as_str(), Described::Fixed(fixed)));
+        let kept = rows
+            .iter()
+            .filter(|row| row.url.is_some() && row.disabled.is_none())
+            .filter(|row| !self.endpoints.contains_key(&*row.name))
+            .map(|row| (&*row.name, Described::Kept(row, &self.secrets_from)));
+        let problem = |described: &Described<'_>| match described.ready(&self.egress, secrets) {
+            Ok(_ready) => None,
+            Err(Problem::Url(why) | Problem::Secret(why)) => Some(why),
+        };
+        let all = fixed.chain(kept);
+        Some(all.filter_map(|(name, described)| Some((name.to_owned(), problem(&described)?))).collect())
     }
 
     fn warnings(&self) -> Vec<String> {

@@ -40,7 +40,7 @@ use crate::{
     cloudevents,
     config::Secrets,
     http::{self, Asked, Exchange, Guarded, Rendered},
-    message::Message,
+    message::{self, Message},
 };
 
 const ID: HeaderName = HeaderName::from_static("webhook-id");
@@ -90,7 +90,8 @@ impl WebhookDownstream {
             let until = deadline.min(Instant::now() + FRESH_WAIT);
             let read = timeout_at(until, self.directory.fresh()).await.is_ok() && self.directory.is_read();
             if !read {
-                return Found::NotNow("the endpoints could not be read from the database".to_owned());
+                let why = "the endpoints could not be read from the database: look at the worker's log";
+                return Found::NotNow(why.to_owned());
             }
         }
         match self.refusal(name) {
@@ -110,11 +111,13 @@ impl WebhookDownstream {
             self.webhook.endpoints.contains_key(name) || row.as_ref().is_some_and(|row| row.url.is_some());
         if !known {
             return Some(format!(
-                "there is no endpoint {name:?}, neither in the configuration nor in the database"
+                "there is no endpoint {name:?}, neither in the configuration nor in the database: add it, then retry this"
             ));
         }
         let Disabled { since, reason } = row.as_ref()?.disabled.as_ref()?;
-        Some(format!("the endpoint {name:?} is disabled since {since}: {reason}"))
+        Some(format!(
+            "the endpoint {name:?} is disabled since {since} ({reason}): once it is mended, `endpoints enable` it, then retry this"
+        ))
     }
 
     /// What `of` makes of the endpoint of this name; `None` where there is none.
@@ -129,14 +132,16 @@ impl WebhookDownstream {
     /// The endpoint of a name that is known.
     fn ready(&self, name: &str) -> Result<Ready, Problem> {
         self.described(name, |described| described.ready(self.guarded.egress(), &self.secrets))
-            .unwrap_or_else(|| Err(Problem::Url("it is gone".to_owned())))
+            .unwrap_or_else(|| {
+                Err(Problem::Url("it was dropped meanwhile: add it, then retry this".to_owned()))
+            })
     }
 
     /// The request without its signature. What is sent is the same for every attempt.
     fn render(&self, effect: &Effect, name: &str, key: &str, ready: &Ready) -> Result<Rendered, String> {
         if key.contains('.') {
             return Err(
-                "the key has a \".\", which a webhook-id must not: the signature could be moved within it"
+                "the key has a \".\", which a webhook-id must not, as the signature could be moved within it: write keys without dots"
                     .to_owned(),
             );
         }
@@ -175,9 +180,7 @@ impl WebhookDownstream {
         let deadline = Instant::now() + attempt.timeout;
         let effect = &attempt.effect;
         let Some(call) = self.webhook.call(effect.operation.as_deref()) else {
-            let name = effect.operation.as_deref().unwrap_or_default();
-            let why = format!("the configuration of {} has no operation {name:?}", effect.downstream);
-            return Outcome::new(Finding::NotApplied, Phase::Render, why);
+            return message::unconfigured(effect);
         };
         let Some(name) = effect.target.as_deref() else {
             return http::unsent(&"target is missing: it names the endpoint");

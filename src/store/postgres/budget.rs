@@ -59,8 +59,8 @@ SET failures = $2, opens = $3, open_until = $4, trial_until = $5, paused_until =
     changed_at = clock_timestamp()
 WHERE origin = $1";
 
-const AUDIT: &str = "INSERT INTO aftercommit.audit (at, who, verb, downstream, reason)
-VALUES (clock_timestamp(), $1, $2, $3, $4)";
+const AUDIT: &str = "INSERT INTO aftercommit.audit (at, who, verb, downstream, reason, from_address)
+VALUES (clock_timestamp(), $1, $2, $3, $4, $5)";
 
 /// An origin that was in no trouble for an hour is as good as new; nor is one of use that nobody tried for a day, since who has
 /// anything for it tries each minute. Not waited for: whoever locks one knows more.
@@ -190,7 +190,8 @@ impl PgStore {
             .bind(sentence(&actor.who))
             .bind(verb)
             .bind(downstream)
-            .bind(actor.reason.as_deref().map(sentence));
+            .bind(actor.reason.as_deref().map(sentence))
+            .bind(actor.from.as_deref().map(sentence));
         tx.execute(audit).await.map_err(StoreError::during(doing))?;
         tx.execute(sql("SELECT pg_notify($1, '')").bind(CHANNEL)).await.map_err(StoreError::during(doing))?;
         tx.commit().await.map_err(StoreError::during(doing))?;

@@ -9,13 +9,14 @@ use sqlx::{
 };
 
 use super::{
+    PgStore,
     session::Session,
-    statement::{Statement, sql},
+    statement::{Statement, Tx, sql},
 };
 use crate::{
     clock::Timestamp,
     effect::{COLUMNS, EffectId, InvalidEffect, NewEffect},
-    enqueue::{Enqueue, Enqueued, Receipt},
+    enqueue::{Enqueue, Enqueued, Outbox, Receipt},
     error::EnqueueError,
     guard::{RequestKey, Scope},
     key,
@@ -73,6 +74,8 @@ LEFT JOIN LATERAL aftercommit.existing(n.downstream, n.idempotency_key, n.operat
   n.headers, n.target) AS x ON true
 LEFT JOIN aftercommit.key_refusals($1::text[], $2::text[]) AS r ON r.ord = n.ord";
 
+const KIND: &str = "SELECT d.kind FROM aftercommit.downstreams AS d WHERE d.name = $1";
+
 /// A key that is taken and freed again and again is somebody's mistake; it must not hold this transaction for ever.
 const ROUNDS: usize = 100;
 
@@ -104,6 +107,30 @@ impl Enqueue for Pooled<'_> {
 
     async fn enqueue_all(&mut self, effects: Vec<NewEffect>) -> Result<Results, EnqueueError> {
         Caller { connection: self.0, session: Session::Borrowed }.enqueue_all(effects).await
+    }
+}
+
+impl PgStore {
+    /// A mail is split as `enqueue()` in SQL splits it, by the kind that its downstream was registered with.
+    pub(super) async fn enqueue_alone(&self, effect: &NewEffect) -> Result<Vec<Enqueued>, EnqueueError> {
+        let mut tx = Tx::begin(&self.pool).await?;
+        let kind = tx.optional(sql(KIND).bind(&effect.downstream)).await?;
+        let kind: Option<String> = kind.map(|row| row.try_get("kind")).transpose()?;
+        let effects = effect.clone().at_kind(kind.as_deref())?;
+        let written = match tx.borrow() {
+            (Session::Own, connection) => Outbox.enqueue_many(connection, effects).await,
+            (Session::Borrowed, connection) => Outbox.enqueue_many(&mut Pooled(connection), effects).await,
+        };
+        match written.and_then(|results| results.into_iter().collect::<Result<Vec<_>, _>>()) {
+            Ok(written) => {
+                tx.commit().await?;
+                Ok(written)
+            }
+            Err(error) => {
+                drop(tx.rollback().await);
+                Err(error)
+            }
+        }
     }
 }
 

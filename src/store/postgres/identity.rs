@@ -105,8 +105,8 @@ ON CONFLICT (one) DO UPDATE
 SET system_identifier = excluded.system_identifier, timeline = excluded.timeline, accepted_at = clock_timestamp(),
     epoch = greatest(i.epoch + 1, excluded.epoch)";
 
-const AUDIT: &str =
-    "INSERT INTO aftercommit.audit (at, who, verb, reason) VALUES (clock_timestamp(), $1, 'hold lift', $2)";
+const AUDIT: &str = "INSERT INTO aftercommit.audit (at, who, verb, reason, from_address)
+VALUES (clock_timestamp(), $1, 'hold lift', $2, $3)";
 
 #[async_trait::async_trait]
 impl Identify for PgStore {
@@ -185,7 +185,10 @@ impl Identify for PgStore {
         let epoch: i64 = row::get(&row, "epoch_above")?;
         let accept = sql(NEXT_EPOCH).bind(&cluster.system_identifier).bind(cluster.timeline).bind(epoch);
         tx.execute(accept).await.map_err(StoreError::during(doing))?;
-        let audit = sql(AUDIT).bind(sentence(&actor.who)).bind(actor.reason.as_deref().map(sentence));
+        let audit = sql(AUDIT)
+            .bind(sentence(&actor.who))
+            .bind(actor.reason.as_deref().map(sentence))
+            .bind(actor.from.as_deref().map(sentence));
         tx.execute(audit).await.map_err(StoreError::during(doing))?;
         tx.commit().await.map_err(StoreError::during(doing))?;
         Ok(Lifted::Done(lifted))

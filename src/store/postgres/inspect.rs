@@ -1,17 +1,15 @@
-//! People's view. A page is found first, by a statement per state and its index, and only then joined to the view: through
-//! the view a state has no index, and takes seconds at ten million rows.
+//! People's view: one effect and its attempts, counts, downstreams, workers. Lists are in `list`, `chart` and `record`.
 
 use serde_json::value::RawValue;
 use sqlx::{AssertSqlSafe, postgres::PgRow};
 
-use super::{PgStore, Tx, row, statement::sql};
+use super::{PgStore, Tx, candidates::names, row, statement::sql};
 use crate::{
     clock::Timestamp,
     contract::Contract,
     effect::EffectId,
     error::StoreError,
-    state::State,
-    store::{Audited, Count, DownstreamInfo, Filter, LoggedAttempt, Origin, PAGE_MAX, Status, WorkerInfo},
+    store::{Count, DownstreamInfo, LoggedAttempt, Origin, Status, WorkerInfo},
 };
 
 /// The view's columns as [`status`] reads them.
@@ -19,9 +17,8 @@ macro_rules! status_columns {
     () => {
         "v.id, v.downstream, v.operation, v.idempotency_key, v.state, v.held_by, v.attempts, v.due_at, v.first_sent_at, \
          v.safe_until, v.lease_until, v.worker, v.last_outcome, v.last_error, v.response_status, \
-         v.response::text AS response, v.metadata::text AS metadata, v.refusal_stored, v.superseded_by, v.created_at, v.finished_at, v.token, \
-         EXISTS (SELECT FROM aftercommit.payloads_dropped AS gone WHERE gone.id = v.id) AS payload_dropped, \
-         EXISTS (SELECT FROM aftercommit.outcomes AS gone WHERE gone.effect_id = v.id AND gone.kept & 2 = 0) AS log_dropped"
+         v.response::text AS response, v.metadata::text AS metadata, v.refusal_stored, v.superseded_by, v.created_at, \
+         v.finished_at, v.token, v.payload_dropped, v.log_dropped, v.quiet_at, v.uncertain"
     };
 }
 
@@ -30,21 +27,9 @@ const ONE: &str =
     concat!("SELECT ", status_columns!(), " FROM aftercommit.status_of_all AS v WHERE v.id = $1");
 
 /// [`status_columns`] for a login that may or may not read what was answered.
-fn columns(answers: bool) -> String {
+pub(super) fn columns(answers: bool) -> String {
     let columns = status_columns!();
     if answers { columns.to_owned() } else { columns.replace("v.response::text", "NULL::text") }
-}
-
-/// The names in use, by jumps through the unique index: as many looks as there are names.
-macro_rules! names {
-    () => {
-        "WITH RECURSIVE names (name) AS (
-  (SELECT downstream FROM aftercommit.effects ORDER BY downstream LIMIT 1)
-  UNION ALL
-  SELECT (SELECT e.downstream FROM aftercommit.effects AS e WHERE e.downstream > n.name ORDER BY e.downstream LIMIT 1)
-  FROM names AS n WHERE n.name IS NOT NULL
-)"
-    };
 }
 
 const COUNTS: &str = "SELECT downstream, state, sum(n)::int8 AS effects FROM (
@@ -58,6 +43,7 @@ const COUNTS: &str = "SELECT downstream, state, sum(n)::int8 AS effects FROM (
 GROUP BY 1, 2 HAVING sum(n) > 0 ORDER BY 1, 2";
 
 const DOWNSTREAMS: &str = concat!(
+    "WITH RECURSIVE ",
     names!(),
     ", waiting AS MATERIALIZED (
   SELECT q.downstream, count(*) FILTER (WHERE NOT q.claimed AND q.lane <> 'd') AS pending,
@@ -93,100 +79,14 @@ const WORKERS: &str = "SELECT w.name, w.started_at, w.seen_at, w.version, w.down
    JOIN aftercommit.queue AS q ON q.id = held.id AND q.token = c.token AND q.claimed WHERE c.worker = w.name) AS in_flight
 FROM aftercommit.workers AS w ORDER BY live DESC, w.seen_at DESC, w.name";
 
-const AUDIT: &str =
-    "SELECT id, at, who, verb, effect_id, downstream, from_state, to_state, reason FROM aftercommit.audit
-WHERE $1::int8 IS NULL OR effect_id = $1 ORDER BY id DESC LIMIT $2";
-
-/// The ids of one state's page, newest first, as `p (id)`. `$1` downstream, `$2` before, `$3` limit, `$4` key.
-fn page(filter: &Filter) -> String {
-    let of = |column: &str, id: &str| {
-        let downstream =
-            filter.downstream.as_ref().map_or(String::new(), |_| format!(" AND {column}.downstream = $1"));
-        let before = filter.before.map_or(String::new(), |_| format!(" AND {column}.{id} < $2"));
-        format!("{downstream}{before} ORDER BY {column}.{id} DESC LIMIT $3")
-    };
-    let queue = |when: &str| format!("SELECT q.id FROM aftercommit.queue AS q WHERE {when}{}", of("q", "id"));
-    let outcomes = |when: &str| {
-        format!(
-            "SELECT o.effect_id AS id FROM aftercommit.outcomes AS o WHERE {when}{}",
-            of("o", "effect_id")
-        )
-    };
-    let ended = |state: State| outcomes(&format!("o.state = '{state}' AND o.state <> 'succeeded'"));
-    match (filter.state, &filter.key) {
-        // A key is one effect, or a few where several downstreams have it; without a downstream, by jumps over the names.
-        (_, Some(_)) if filter.downstream.is_some() => {
-            format!("SELECT e.id FROM aftercommit.effects AS e WHERE e.idempotency_key = $4{}", of("e", "id"))
-        }
-        (_, Some(_)) => format!(
-            "SELECT e.id FROM (SELECT name FROM names WHERE name IS NOT NULL OFFSET 0) AS n
-             JOIN aftercommit.effects AS e ON e.downstream = n.name WHERE e.idempotency_key = $4{}",
-            of("e", "id")
-        ),
-        (None, None) if filter.downstream.is_none() => {
-            format!("SELECT e.id FROM aftercommit.effects AS e WHERE true{}", of("e", "id"))
-        }
-        // One downstream's effects in any state have no index of their own by id: the newest of each part.
-        (None, None) => format!(
-            "SELECT id FROM (({}) UNION ALL ({}) UNION ALL ({})) AS u ORDER BY id DESC LIMIT $3",
-            queue("true"),
-            outcomes("o.state = 'succeeded'"),
-            outcomes("o.state <> 'succeeded'")
-        ),
-        (Some(State::Succeeded), None) => outcomes("o.state = 'succeeded'"),
-        (Some(state @ (State::Failed | State::Cancelled | State::Expired)), None) => ended(state),
-        (Some(State::InDoubt), None) => queue("q.lane = 'd'"),
-        (Some(State::Waiting), None) => queue("q.lane = 'w'"),
-        (Some(State::InFlight), None) => format!(
-            "SELECT q.id FROM aftercommit.claims AS c CROSS JOIN LATERAL unnest(c.ids) AS held (id)
-             JOIN aftercommit.queue AS q ON q.id = held.id AND q.token = c.token WHERE q.claimed{}",
-            of("q", "id")
-        ),
-        (Some(State::Ready), None) => format!(
-            "SELECT id FROM (({}) UNION ALL ({})) AS u ORDER BY id DESC LIMIT $3",
-            queue("q.lane = 'r' AND NOT q.claimed"),
-            queue("q.lane = 't' AND NOT q.claimed AND q.due_at <= statement_timestamp()")
-        ),
-        (Some(State::Scheduled), None) => {
-            queue("q.lane = 't' AND NOT q.claimed AND q.due_at > statement_timestamp() AND q.tries = 0")
-        }
-        (Some(State::Retrying), None) => {
-            queue("q.lane = 't' AND NOT q.claimed AND q.due_at > statement_timestamp() AND q.tries > 0")
-        }
-    }
-}
-
 impl PgStore {
     pub(super) async fn one_effect(&self, id: EffectId) -> Result<Option<Status>, StoreError> {
         let text = format!(
             "SELECT {} FROM aftercommit.status_of_all AS v WHERE v.id = $1",
             columns(self.reads_answers().await?)
         );
-        let row = self.optional(sql(AssertSqlSafe(text)).bind(id.get())).await;
-        row.map_err(StoreError::during("looking up an effect"))?.as_ref().map(status).transpose()
-    }
-
-    pub(super) async fn page_of_effects(&self, filter: &Filter) -> Result<Vec<Status>, StoreError> {
-        let names = match (&filter.key, &filter.downstream) {
-            (Some(_), None) => concat!(names!(), ", "),
-            _ => "WITH ",
-        };
-        // Every number of an argument stands in the text, so that its type is known whichever filters are used.
-        let text = format!(
-            "{names}given AS (SELECT $1::text, $2::int8, $3::int8, $4::text), page AS MATERIALIZED ({})
-             SELECT {} FROM page AS p JOIN aftercommit.status_of_all AS v ON v.id = p.id
-             WHERE $5::text IS NULL OR v.state = $5 ORDER BY v.id DESC",
-            page(filter),
-            columns(self.reads_answers().await?)
-        );
-        let statement = sql(AssertSqlSafe(text))
-            .bind(filter.downstream.as_deref())
-            .bind(filter.before.map(EffectId::get))
-            .bind(i64::from(filter.limit.min(PAGE_MAX)))
-            .bind(filter.key.as_deref())
-            .bind(filter.state.map(State::as_str));
-        let rows = self.all(statement).await.map_err(StoreError::during("listing effects"))?;
-        rows.iter().map(status).collect()
+        let rows = self.read(sql(AssertSqlSafe(text)).bind(id.get()), "looking up an effect").await?;
+        rows.first().map(status).transpose()
     }
 
     pub(super) async fn attempts_of(&self, id: EffectId) -> Result<Vec<LoggedAttempt>, StoreError> {
@@ -195,8 +95,9 @@ impl PgStore {
              FROM aftercommit.attempt_log WHERE effect_id = $1 ORDER BY attempt, token, late",
         )
         .bind(id.get());
-        let rows = self.all(statement).await.map_err(StoreError::during("reading attempts"))?;
-        rows.iter()
+        self.read(statement, "reading attempts")
+            .await?
+            .iter()
             .map(|row| {
                 let status: Option<i32> = row::get(row, "response_status")?;
                 Ok(LoggedAttempt {
@@ -217,7 +118,7 @@ impl PgStore {
     }
 
     pub(super) async fn counts_by_state(&self) -> Result<Vec<Count>, StoreError> {
-        self.read_through(COUNTS, "counting effects")
+        self.read_through(sql(COUNTS), "counting effects")
             .await?
             .iter()
             .map(|row| {
@@ -231,13 +132,12 @@ impl PgStore {
     }
 
     pub(super) async fn known_downstreams(&self) -> Result<Vec<DownstreamInfo>, StoreError> {
-        self.read_through(DOWNSTREAMS, "listing downstreams").await?.iter().map(downstream).collect()
+        self.read_through(sql(DOWNSTREAMS), "listing downstreams").await?.iter().map(downstream).collect()
     }
 
     pub(super) async fn known_workers(&self) -> Result<Vec<WorkerInfo>, StoreError> {
-        self.all(sql(WORKERS))
-            .await
-            .map_err(StoreError::during("listing workers"))?
+        self.read(sql(WORKERS), "listing workers")
+            .await?
             .iter()
             .map(|row| {
                 Ok(WorkerInfo {
@@ -252,40 +152,6 @@ impl PgStore {
             })
             .collect()
     }
-
-    pub(super) async fn audit_rows(
-        &self,
-        effect: Option<EffectId>,
-        limit: u32,
-    ) -> Result<Vec<Audited>, StoreError> {
-        self.all(sql(AUDIT).bind(effect.map(EffectId::get)).bind(i64::from(limit.min(PAGE_MAX))))
-            .await
-            .map_err(StoreError::during("reading the audit"))?
-            .iter()
-            .map(|row| {
-                Ok(Audited {
-                    id: row::get(row, "id")?,
-                    at: row::get(row, "at")?,
-                    who: row::get(row, "who")?,
-                    verb: row::get(row, "verb")?,
-                    effect_id: row::get::<Option<i64>>(row, "effect_id")?.map(EffectId::new),
-                    downstream: row::get(row, "downstream")?,
-                    from_state: row::get(row, "from_state")?,
-                    to_state: row::get(row, "to_state")?,
-                    reason: row::get(row, "reason")?,
-                })
-            })
-            .collect()
-    }
-
-    /// Runs a statement that reads the whole queue: with the scans that the session's settings keep from the others.
-    async fn read_through(&self, text: &'static str, doing: &'static str) -> Result<Vec<PgRow>, StoreError> {
-        let mut tx = Tx::begin(&self.pool).await.map_err(StoreError::during(doing))?;
-        tx.set("SET LOCAL enable_seqscan = on").await.map_err(StoreError::during(doing))?;
-        let rows = tx.all(sql(text)).await.map_err(StoreError::during(doing))?;
-        tx.commit().await.map_err(StoreError::during(doing))?;
-        Ok(rows)
-    }
 }
 
 /// One effect as the view shows it in this transaction.
@@ -294,7 +160,7 @@ pub(super) async fn status_of(tx: &mut Tx<'_>, id: EffectId) -> Result<Option<St
     row.map_err(StoreError::during("looking up an effect"))?.as_ref().map(status).transpose()
 }
 
-fn status(row: &PgRow) -> Result<Status, StoreError> {
+pub(super) fn status(row: &PgRow) -> Result<Status, StoreError> {
     let id: i64 = row::get(row, "id")?;
     let response_status: Option<i32> = row::get(row, "response_status")?;
     let outcome: Option<String> = row::get(row, "last_outcome")?;
@@ -323,6 +189,8 @@ fn status(row: &PgRow) -> Result<Status, StoreError> {
         created_at: row::get::<Timestamp>(row, "created_at")?,
         finished_at: row::get(row, "finished_at")?,
         token: row::get(row, "token")?,
+        quiet_at: row::get(row, "quiet_at")?,
+        uncertain: row::get(row, "uncertain")?,
     })
 }
 

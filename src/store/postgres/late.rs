@@ -17,17 +17,19 @@ use crate::{
 /// Retention deletes an effect years after its end: then there is nothing that an answer could be about.
 const HOLD: &str = "SELECT id FROM aftercommit.effects WHERE id = $1 FOR KEY SHARE";
 
-/// Always logged; heard twice, logged once.
+/// Heard twice, logged once. Always logged where it was begun ($12), else only where a sweep says that it was. Served by the
+/// primary key.
 const LOG: &str = "INSERT INTO aftercommit.attempts
   (effect_id, token, number, late, replayed, response_status, started_at, ended_at, worker, phase, outcome, error)
-VALUES ($1, $2, $3, true, $4, $5, $6, $7, $8, $9, $10, $11)
+SELECT $1, $2, $3, true, $4, $5, $6, $7, $8, $9, $10, $11
+WHERE $12 OR EXISTS (SELECT FROM aftercommit.attempts AS a WHERE a.effect_id = $1 AND a.token = $2 AND NOT a.late)
 ON CONFLICT (effect_id, token, late) DO NOTHING";
 
 /// It ends here: the effect was uncertain and nobody holds it.
 const SUCCEED: &str = "WITH gone AS (
   DELETE FROM aftercommit.queue WHERE id = $1 RETURNING downstream, number
 ), counted AS (
-  INSERT INTO aftercommit.counters (downstream, state, n) SELECT downstream, 'succeeded', 1 FROM gone
+  INSERT INTO aftercommit.counters (downstream, state, n, at) SELECT downstream, 'succeeded', 1, clock_timestamp() FROM gone
 )
 INSERT INTO aftercommit.outcomes (effect_id, token, finished_at, number, response_status, response_truncated, sent_before,
   state, downstream, response, response_raw)
@@ -116,6 +118,7 @@ async fn log(tx: &mut Tx<'_>, answer: &LateAnswer) -> Result<(), sqlx::Error> {
         .bind(sentence(&attempt.worker))
         .bind(attempt.phase.as_str())
         .bind(attempt.verdict.as_str())
-        .bind((!error.is_empty()).then_some(error));
+        .bind((!error.is_empty()).then_some(error))
+        .bind(answer.begun);
     tx.execute(statement).await.map(drop)
 }

@@ -25,6 +25,7 @@ const STEPS: &[&str] = &[
     include_str!("../../../migrations/postgres/0008_enqueue.sql"),
     include_str!("../../../migrations/postgres/0009_recipients.sql"),
     include_str!("../../../migrations/postgres/0010_endpoints.sql"),
+    include_str!("../../../migrations/postgres/0011_dashboard.sql"),
 ];
 
 /// Serialises migrators: the number is the name's first bytes, as no other program would choose it.

@@ -6,10 +6,13 @@
 //! statement runs, here and behind a transaction pooler; no other file asks.
 //!
 //! One file per concern: `migrate` · `enqueue` (the caller's transaction) · `budget` · `claim` and `scan` (its watermarks) · `settle` · `sweep` (leases
-//! that ended, overdue effects) · `late` · `register` (workers and terms) · `inspect` · `operate` · `doctor` ·
-//! `retain` · `guard` (the caller's transaction) · `received` (what came in, for retention and people) · `wake` (LISTEN) · `row`.
+//! that ended, overdue effects) · `late` · `register` (workers and terms) · `inspect` · `list` and `candidates` (pages of effects) ·
+//! `chart` (causes, traffic) · `record` (audit) · `operate` · `bulk` · `doctor` · `retain` · `guard` (the caller's transaction) · `received` (what came in, for retention and people) · `wake` (LISTEN) · `row`.
 
 mod budget;
+mod bulk;
+mod candidates;
+mod chart;
 mod claim;
 mod doctor;
 mod endpoints;
@@ -19,10 +22,12 @@ mod identity;
 mod inspect;
 mod intent;
 mod late;
+mod list;
 mod migrate;
 mod operate;
 mod probe;
 mod received;
+mod record;
 mod register;
 mod retain;
 mod row;
@@ -45,12 +50,15 @@ use statement::{Pool, Tx, sql};
 
 use crate::{
     clock::Timestamp,
-    effect::EffectId,
-    error::StoreError,
+    effect::{EffectId, NewEffect},
+    enqueue::Enqueued,
+    error::{EnqueueError, StoreError},
+    state::State,
     store::{
-        Acted, Audited, Claim, Count, Database, DownstreamInfo, Expired, Filter, Inspect, Intent, Late,
-        LateAnswer, LoggedAttempt, Look, Operate, Options, Overdue, Pooler, RegisteredTerms, Registration,
-        RequestFilter, RequestInfo, Settled, Settlement, Status, Store, TermsIds, Token, Want, WorkerInfo,
+        Acted, AuditFilter, Audited, Causes, Claim, Count, Database, DownstreamInfo, Expired, Filter,
+        Inspect, Intent, Late, LateAnswer, LoggedAttempt, Look, Operate, Options, Overdue, Page, Pooler,
+        RegisteredTerms, Registration, RequestFilter, RequestInfo, Resolution, Settled, Settlement, Status,
+        Store, TermsIds, Token, Traffic, Want, WorkerInfo, search,
     },
     verb::{Actor, Seen, Verb},
 };
@@ -238,8 +246,17 @@ impl Inspect for PgStore {
         self.intent_of(id, look).await
     }
 
-    async fn effects(&self, filter: &Filter) -> Result<Vec<Status>, StoreError> {
+    async fn effects(&self, filter: &Filter) -> Result<Page, StoreError> {
         self.page_of_effects(filter).await
+    }
+
+    async fn causes(&self, state: State, downstream: Option<&str>) -> Result<Causes, StoreError> {
+        search::has_causes(state)?;
+        self.causes_of(state, downstream).await
+    }
+
+    async fn traffic(&self, since: Timestamp, per: Resolution) -> Result<Vec<Traffic>, StoreError> {
+        self.traffic_since(since, per).await
     }
 
     async fn attempts(&self, id: EffectId) -> Result<Vec<LoggedAttempt>, StoreError> {
@@ -262,8 +279,8 @@ impl Inspect for PgStore {
         self.page_of_requests(filter).await
     }
 
-    async fn audit(&self, effect: Option<EffectId>, limit: u32) -> Result<Vec<Audited>, StoreError> {
-        self.audit_rows(effect, limit).await
+    async fn audit(&self, filter: &AuditFilter) -> Result<Vec<Audited>, StoreError> {
+        self.audit_rows(filter).await
     }
 }
 
@@ -277,5 +294,9 @@ impl Operate for PgStore {
         seen: Option<Seen>,
     ) -> Result<Acted, StoreError> {
         self.judge_and_apply(id, verb, actor, seen).await
+    }
+
+    async fn enqueue(&self, effect: &NewEffect) -> Result<Vec<Enqueued>, EnqueueError> {
+        self.enqueue_alone(effect).await
     }
 }

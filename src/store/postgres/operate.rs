@@ -4,6 +4,7 @@ use sqlx::postgres::PgRow;
 
 use super::{
     PgStore, Tx,
+    bulk::mark,
     inspect::status_of,
     row::{self, StoredResponse, history_columns, sentence},
     statement::sql,
@@ -16,7 +17,7 @@ use crate::{
     outcome::Response,
     state::State,
     store::{Acted, Status},
-    verb::{Actor, Change, Pinned, Seen, Subject, Verb, judge},
+    verb::{Actor, Change, Pinned, Refusal, Seen, Subject, Verb, judge},
 };
 
 /// Holds the queue row, or the outcome row where there is none: whoever would move the effect waits.
@@ -86,17 +87,18 @@ WHERE id = $1";
 const END: &str = "WITH q AS (
   DELETE FROM aftercommit.queue WHERE id = $1 RETURNING downstream, number, sent_before
 ), counted AS (
-  INSERT INTO aftercommit.counters (downstream, state, n) SELECT downstream, $2, 1 FROM q
+  INSERT INTO aftercommit.counters (downstream, state, n, at) SELECT downstream, $2, 1, clock_timestamp() FROM q
 )
 INSERT INTO aftercommit.outcomes (effect_id, token, finished_at, number, sent_before, state, downstream, note, response,
   response_raw)
 SELECT $1, nextval('aftercommit.tokens'), clock_timestamp(), number, sent_before, $2, downstream, $3, $4::json, $5 FROM q";
 
-const AUDIT: &str = "INSERT INTO aftercommit.audit (at, who, verb, effect_id, from_state, to_state, reason)
-VALUES (clock_timestamp(), $1, $2, $3, $4, $5, $6)";
+const AUDIT: &str = "INSERT INTO aftercommit.audit (at, who, verb, effect_id, from_state, to_state, reason, downstream, from_address, bulk)
+VALUES (clock_timestamp(), $1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
-/// A function: an operator may not write what applications wrote, but for this.
+/// Functions: an operator may not write what applications write, but for these.
 const REDACT: &str = "SELECT aftercommit.redact($1)";
+const REISSUE: &str = "SELECT aftercommit.reissue($1)";
 
 /// Between the two locks an effect may move from one table to the other; it does not do so for ever.
 const ROUNDS: usize = 10;
@@ -128,6 +130,12 @@ async fn act(
     (actor, seen): (&Actor, Option<Seen>),
 ) -> Result<Acted, StoreError> {
     let doing = "acting on an effect";
+    // Before the effect, as whoever pauses or cancels a bulk holds no effect.
+    if let Some(item) = actor.bulk
+        && !mark(tx, item, id).await.map_err(StoreError::during(doing))?
+    {
+        return Ok(Acted::Refused(Refusal::NotInBulk { bulk: item.bulk }));
+    }
     tx.execute(sql(ADOPT).bind(id.get())).await.map_err(StoreError::during(doing))?;
     lock(tx, id).await?;
     let Some(before) = status_of(tx, id).await? else { return Ok(Acted::NotFound) };
@@ -138,7 +146,10 @@ async fn act(
         Ok(change) => change,
         Err(refusal) => return Ok(Acted::Refused(refusal)),
     };
-    apply(tx, id, verb, (actor, &change)).await.map_err(StoreError::during(doing))?;
+    match apply(tx, id, verb, (actor, &change)).await {
+        Ok(()) => {}
+        Err(error) => return refused(&change, error),
+    }
     let Some(after) = status_of(tx, id).await? else { return Ok(Acted::NotFound) };
     let audit = sql(AUDIT)
         .bind(sentence(&actor.who))
@@ -146,9 +157,23 @@ async fn act(
         .bind(id.get())
         .bind(before.state.as_str())
         .bind(after.state.as_str())
-        .bind(actor.reason.as_deref().map(sentence));
+        .bind(actor.reason.as_deref().map(sentence))
+        .bind(&before.downstream)
+        .bind(actor.from.as_deref().map(sentence))
+        .bind(actor.bulk.map(|item| item.bulk));
     tx.execute(audit).await.map_err(StoreError::during(doing))?;
     Ok(Acted::Done(change, Box::new(after)))
+}
+
+/// The checks of an INSERT refuse the new effect of a reissue in their own words: its downstream takes other keys by now, say.
+fn refused(change: &Change, error: sqlx::Error) -> Result<Acted, StoreError> {
+    let said = error.as_database_error().filter(|said| {
+        matches!(change, Change::Reissue(_)) && said.code().is_some_and(|code| code == "23514")
+    });
+    match said.map(|said| said.message().to_owned()) {
+        Some(why) => Ok(Acted::Refused(Refusal::NotWritten { why })),
+        None => Err(StoreError::Database { doing: "acting on an effect", source: error }),
+    }
 }
 
 async fn lock(tx: &mut Tx<'_>, id: EffectId) -> Result<(), StoreError> {
@@ -201,15 +226,25 @@ async fn apply(
         Change::Park(why) => return park(tx, id, why, None).await,
         Change::Probe(at, why) => return park(tx, id, why, Some(*at)).await,
         Change::End(state) => return end(tx, id, verb, (actor, *state)).await,
+        Change::Reissue(resolved) => {
+            if let Some(state) = resolved {
+                end(tx, id, verb, (actor, *state)).await?;
+            }
+            // The trigger that queues the new effect wakes the workers.
+            return tx.execute(sql(REISSUE).bind(id.get())).await.map(drop);
+        }
     };
     tx.execute(sql(simple).bind(id.get())).await?;
     match change {
         Change::NewHistory | Change::DueNow | Change::OneResend => {
             tx.execute(sql("SELECT pg_notify($1, '')").bind(CHANNEL)).await.map(drop)
         }
-        Change::RequestCancel | Change::Redact | Change::Park(_) | Change::Probe(..) | Change::End(_) => {
-            Ok(())
-        }
+        Change::RequestCancel
+        | Change::Redact
+        | Change::Park(_)
+        | Change::Probe(..)
+        | Change::End(_)
+        | Change::Reissue(_) => Ok(()),
     }
 }
 
@@ -238,7 +273,8 @@ async fn end(
         | Verb::Resend
         | Verb::Cancel
         | Verb::ResolveNotApplied
-        | Verb::Redact => StoredResponse::default(),
+        | Verb::Redact
+        | Verb::Reissue { .. } => StoredResponse::default(),
     };
     let reason = actor.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
     let note = sentence(&format!("{} by {}{reason}", verb.as_str(), actor.who));

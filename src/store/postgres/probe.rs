@@ -72,7 +72,7 @@ const END: &str = "WITH q AS (
 ), p AS (
   DELETE FROM aftercommit.probes WHERE id = $1
 ), counted AS (
-  INSERT INTO aftercommit.counters (downstream, state, n) SELECT downstream, $2, 1 FROM q
+  INSERT INTO aftercommit.counters (downstream, state, n, at) SELECT downstream, $2, 1, clock_timestamp() FROM q
 )
 INSERT INTO aftercommit.outcomes (effect_id, token, finished_at, number, sent_before, state, downstream, note,
   response_status, response_truncated, response, response_raw)

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::{PgStore, retain::DOING, row, statement::sql};
 use crate::{
     error::StoreError,
-    store::{Batch, RequestFilter, RequestInfo, Step},
+    store::{Batch, PAGE_MAX, RequestFilter, RequestInfo, Step},
 };
 
 /// This login may drop what the migration's functions drop, and nothing else.
@@ -57,23 +57,28 @@ impl PgStore {
     ) -> Result<Vec<RequestInfo>, StoreError> {
         let scope = filter.scope.as_ref().map_or("", |_| " AND scope = $1");
         let key = filter.key.as_ref().map_or("", |_| " AND key = $2");
+        let before = filter.before.map_or("", |_| " AND (expires_at, id) < ($4, $5)");
         let text = format!(
-            "WITH given AS (SELECT $1::text, $2::text)
-             SELECT r.scope, r.key, r.created_at, r.expires_at, r.response_status,
+            "WITH given AS (SELECT $1::text, $2::text, $4::timestamptz, $5::int8)
+             SELECT r.id, r.scope, r.key, r.created_at, r.expires_at, r.response_status,
                     (SELECT count(*) FROM aftercommit.effects AS e WHERE e.request_id = r.id) AS effects
              FROM (SELECT id, scope, key, created_at, expires_at, response_status FROM aftercommit.requests
-                   WHERE response_status IS NOT NULL{scope}{key} ORDER BY expires_at DESC LIMIT $3) AS r
-             ORDER BY r.expires_at DESC"
+                   WHERE response_status IS NOT NULL{scope}{key}{before} ORDER BY expires_at DESC, id DESC LIMIT $3) AS r
+             ORDER BY r.expires_at DESC, r.id DESC"
         );
         let statement = sql(sqlx::AssertSqlSafe(text))
             .bind(filter.scope.as_deref())
             .bind(filter.key.as_deref())
-            .bind(i64::from(filter.limit));
-        let rows = self.all(statement).await.map_err(StoreError::during("listing requests"))?;
-        rows.iter()
+            .bind(i64::from(filter.limit.min(PAGE_MAX)))
+            .bind(filter.before.map(|place| place.expires_at))
+            .bind(filter.before.map(|place| place.id));
+        self.read(statement, "listing requests")
+            .await?
+            .iter()
             .map(|row| {
                 let status: i32 = row::get(row, "response_status")?;
                 Ok(RequestInfo {
+                    id: row::get(row, "id")?,
                     scope: row::get(row, "scope")?,
                     key: row::get(row, "key")?,
                     created_at: row::get(row, "created_at")?,

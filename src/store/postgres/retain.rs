@@ -121,9 +121,11 @@ impl Retain for PgStore {
         let held = began.elapsed();
         let now: Option<Timestamp> = row::get(&row, "now_at")?;
         let last: Option<Timestamp> = row::get(&row, "last_at")?;
+        // What bulks did is history too; no effect waits for it.
+        let bulks = if step == Step::History { self.drop_bulks(micros(age), limit).await? } else { 0 };
         Ok(Batch {
             effects: row::sum(&row, "effects")?,
-            more: row::get(&row, "more")?,
+            more: row::get(&row, "more")? || bulks >= u64::from(limit),
             elsewhere: row::get(&row, "elsewhere")?,
             held,
             ahead: now.zip(last).map(|(now, last)| Ahead { now, last }),

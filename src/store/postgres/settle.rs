@@ -82,7 +82,8 @@ macro_rules! write_sql {
     k.replayed, k.attempt_status, k.started_at, k.ended_at, k.worker, k.phase, k.outcome, k.error
   FROM kept AS k WHERE k.attempt IS NOT NULL
 ), counted AS (
-  INSERT INTO aftercommit.counters (downstream, state, n) SELECT downstream, state, count(*) FROM gone GROUP BY 1, 2
+  INSERT INTO aftercommit.counters (downstream, state, n, at)
+  SELECT downstream, state, count(*), (SELECT now_at FROM moment) FROM gone GROUP BY 1, 2
 ), unwritten AS (
   SELECT token FROM (
     SELECT token, 1 AS n FROM s UNION ALL SELECT token, -1 FROM gone UNION ALL SELECT token, -1 FROM kept) AS t

@@ -15,7 +15,7 @@ use std::{
 };
 
 use sqlx::{
-    Connection as _, Decode, PgPool, Postgres, Row as _, SqlSafeStr, Type,
+    Connection as _, Decode, PgConnection, PgPool, Postgres, Row as _, SqlSafeStr, Type,
     pool::PoolConnection,
     postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow},
     query::Query,
@@ -23,7 +23,7 @@ use sqlx::{
 use tokio::time::Instant;
 
 use super::{PgStore, session::Session};
-use crate::store::Connections;
+use crate::{error::StoreError, store::Connections};
 
 /// A statement of ours, and what is bound to it.
 pub(super) type Statement<'q> = Query<'q, Postgres, PgArguments>;
@@ -163,6 +163,73 @@ impl Pool {
     }
 }
 
+/// How long a person's read may take, in seconds: it must not take from the work what it finds out about it.
+const READ_SECONDS: u64 = 5;
+const READ_LIMIT: &str = "SET LOCAL statement_timeout = '5s'";
+
+/// What people read.
+impl PgStore {
+    /// All rows of a statement that is stopped when it takes too long.
+    pub(super) async fn read(
+        &self,
+        statement: Statement<'_>,
+        doing: &'static str,
+    ) -> Result<Vec<PgRow>, StoreError> {
+        self.read_with(statement, READ_LIMIT, doing).await
+    }
+
+    /// The same for one that reads the whole queue: with the scans that the session's settings keep from the others.
+    pub(super) async fn read_through(
+        &self,
+        statement: Statement<'_>,
+        doing: &'static str,
+    ) -> Result<Vec<PgRow>, StoreError> {
+        let settings = "SET LOCAL statement_timeout = '5s'; SET LOCAL enable_seqscan = on";
+        self.read_with(statement, settings, doing).await
+    }
+
+    /// The same for one that an index serves which only makes bitmaps: reading the table in the order of another must never look
+    /// cheaper.
+    pub(super) async fn read_by_bitmap(
+        &self,
+        statement: Statement<'_>,
+        doing: &'static str,
+    ) -> Result<Vec<PgRow>, StoreError> {
+        let settings = "SET LOCAL statement_timeout = '5s'; SET LOCAL enable_indexscan = off; SET LOCAL enable_indexonlyscan = off";
+        self.read_with(statement, settings, doing).await
+    }
+
+    async fn read_with(
+        &self,
+        statement: Statement<'_>,
+        settings: &'static str,
+        doing: &'static str,
+    ) -> Result<Vec<PgRow>, StoreError> {
+        let mut tx = Tx::begin(&self.pool).await.map_err(StoreError::during(doing))?;
+        tx.set(settings).await.map_err(StoreError::during(doing))?;
+        match tx.all(statement).await {
+            Ok(rows) => {
+                tx.commit().await.map_err(StoreError::during(doing))?;
+                Ok(rows)
+            }
+            Err(error) => {
+                // The connection is closed where even that is refused.
+                drop(tx.rollback().await);
+                Err(too_slow(error, doing))
+            }
+        }
+    }
+}
+
+/// What a read's error is to a person.
+fn too_slow(error: sqlx::Error, doing: &'static str) -> StoreError {
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+    match code.as_deref() {
+        Some("57014") => StoreError::TooSlow { doing, seconds: READ_SECONDS },
+        _ => StoreError::Database { doing, source: error },
+    }
+}
+
 /// Statements that stand alone: each is a transaction.
 impl PgStore {
     /// All rows.
@@ -264,6 +331,11 @@ impl<'p> Tx<'p> {
     pub(super) async fn execute(&mut self, statement: Statement<'_>) -> Result<u64, sqlx::Error> {
         let done = self.pool.session.name(statement).execute(&mut *self.connection).await;
         self.judged(done).map(|done| done.rows_affected())
+    }
+
+    /// For who runs statements of his own in it.
+    pub(super) fn borrow(&mut self) -> (Session, &mut PgConnection) {
+        (self.pool.session, &mut self.connection)
     }
 
     /// Changes a setting for the rest of the transaction.

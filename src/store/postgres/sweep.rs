@@ -8,6 +8,7 @@ use sqlx::postgres::PgRow;
 use super::{
     PgStore,
     budget::FORGET_ORIGINS,
+    chart::{FOLD_COUNTERS, FOLD_MINUTES, FORGET_HOURS},
     durable,
     row::{self, history_columns},
     settle::{Batch, Held, write_sql},
@@ -98,16 +99,6 @@ const DROP_CLAIMS: &str = "DELETE FROM aftercommit.claims AS c
 WHERE c.lease_until <= (SELECT clock_timestamp()) AND NOT EXISTS (
   SELECT FROM unnest(c.ids) AS held (id) JOIN aftercommit.queue AS q ON q.id = held.id AND q.token = c.token AND q.claimed)";
 
-/// What others are folding at this moment is left to them.
-const FOLD_COUNTERS: &str = "WITH few AS MATERIALIZED (
-  SELECT ctid AS tid FROM aftercommit.counters LIMIT 10000 FOR UPDATE SKIP LOCKED
-), taken AS (
-  DELETE FROM aftercommit.counters AS c WHERE c.ctid = ANY (ARRAY(SELECT tid FROM few))
-  RETURNING c.downstream, c.state, c.n
-)
-INSERT INTO aftercommit.counters (downstream, state, n)
-SELECT downstream, state, sum(n)::int8 FROM taken GROUP BY 1, 2 HAVING sum(n) <> 0";
-
 /// A worker that has been silent for an hour has stopped without saying so.
 const FORGET_WORKERS: &str =
     "DELETE FROM aftercommit.workers WHERE seen_at < (SELECT clock_timestamp()) - interval '1 hour'";
@@ -183,8 +174,10 @@ impl PgStore {
     }
 
     pub(super) async fn fold_and_forget(&self) -> Result<(), StoreError> {
+        let traffic = [FOLD_COUNTERS, FOLD_MINUTES, FORGET_HOURS];
         let probes = [super::probe::FORGET, super::probe::FORGET_ABSENCES];
-        for text in [FOLD_COUNTERS, FORGET_WORKERS, DROP_CLAIMS, FORGET_ORIGINS].into_iter().chain(probes) {
+        let others = [FORGET_WORKERS, DROP_CLAIMS, FORGET_ORIGINS];
+        for text in traffic.into_iter().chain(others).chain(probes) {
             self.execute(sql(text)).await.map_err(StoreError::during("tidying up"))?;
         }
         Ok(())

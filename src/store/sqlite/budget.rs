@@ -4,7 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
-use super::{SqliteStore, claim::IS_DUE, row::Fields};
+use super::{
+    SqliteStore,
+    claim::IS_DUE,
+    record::{Deed, write_down},
+    row::Fields,
+};
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
     downstream::Rate,
@@ -139,7 +144,8 @@ impl Budget for SqliteStore {
     }
 
     async fn pause_refused(&self, downstream: &str, worker: &str, reason: &str) -> Result<bool, StoreError> {
-        let actor = Actor { who: format!("worker {worker}"), reason: Some(reason.to_owned()) };
+        let actor =
+            Actor { who: format!("worker {worker}"), reason: Some(reason.to_owned()), ..Actor::default() };
         Ok(self.pause(downstream, &actor).await? == Acted::Done)
     }
 }
@@ -170,6 +176,7 @@ impl SqliteStore {
         let actor = Actor {
             who: stored_text(&actor.who, REASON_MAX),
             reason: actor.reason.as_deref().map(|reason| stored_text(reason, REASON_MAX)),
+            ..actor.clone()
         };
         let acted = self
             .write(DOING, move |conn, now| {
@@ -205,16 +212,8 @@ async fn act(
         if changed.rows_affected() == 0 {
             return Ok(Ok(before));
         }
-        sqlx::query(
-            "INSERT INTO aftercommit_audit (at, who, verb, downstream, reason) VALUES (?1, ?2, ?3, ?4, ?5)",
-        )
-        .bind(now.micros())
-        .bind(actor.who.clone())
-        .bind(verb)
-        .bind(downstream.to_owned())
-        .bind(actor.reason.clone())
-        .execute(&mut *conn)
-        .await?;
+        let deed = Deed { verb, downstream: Some(downstream), ..Deed::default() };
+        write_down(conn, actor, deed, now).await?;
         Ok(Err(Acted::Done))
     };
     match done.await.map_err(StoreError::during(DOING))? {

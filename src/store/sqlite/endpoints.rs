@@ -75,7 +75,7 @@ impl Endpoints for SqliteStore {
         worker: &str,
     ) -> Result<bool, StoreError> {
         let (downstream, called, change) = (downstream.to_owned(), called.clone(), change.clone());
-        let worker = Actor { who: worker.to_owned(), reason: None };
+        let worker = Actor { who: worker.to_owned(), ..Actor::default() };
         self.write(DOING, move |conn, now| {
             Box::pin(async move {
                 note(conn, (downstream, called), (change, worker), now)

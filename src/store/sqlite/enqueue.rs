@@ -6,7 +6,7 @@ use super::row::{Fields, QUEUE_STATE};
 use crate::{
     clock::{Clock, SystemClock},
     effect::{COLUMNS, EffectId, IdempotencyKey, InvalidEffect, NewEffect, fingerprint::Parts},
-    enqueue::{Enqueue, Enqueued, Receipt},
+    enqueue::{Enqueue, Enqueued, Outbox, Receipt},
     error::EnqueueError,
     guard::{RequestKey, Scope},
     key,
@@ -41,6 +41,19 @@ impl Enqueue for SqliteConnection {
         }
         Ok(results)
     }
+}
+
+/// Under the write lock. A mail is split by the kind that its downstream was registered with.
+pub(super) async fn write_alone(
+    conn: &mut SqliteConnection,
+    effect: NewEffect,
+) -> Result<Vec<Enqueued>, EnqueueError> {
+    let kind: Option<String> = sqlx::query_scalar("SELECT kind FROM aftercommit_downstreams WHERE name = ?1")
+        .bind(effect.downstream.clone())
+        .fetch_optional(&mut *conn)
+        .await?;
+    let effects = effect.at_kind(kind.as_deref())?;
+    Outbox.enqueue_many(conn, effects).await?.into_iter().collect()
 }
 
 /// INSERTs first: it takes the write lock (waiting for it) also in a transaction begun as deferred, which a SELECT first

@@ -6,6 +6,7 @@ use sqlx::{Row as _, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
     SqliteStore,
+    record::{Deed, write_down},
     row::{Fields, next_token},
 };
 use crate::{
@@ -249,11 +250,5 @@ async fn forget(
 ) -> Result<(), sqlx::Error> {
     sqlx::query("DELETE FROM aftercommit_hold").execute(&mut *conn).await?;
     sqlx::query(NEXT_EPOCH).bind(epoch_above).bind(now.micros()).execute(&mut *conn).await?;
-    sqlx::query("INSERT INTO aftercommit_audit (at, who, verb, reason) VALUES (?1, ?2, 'hold lift', ?3)")
-        .bind(now.micros())
-        .bind(stored_text(&actor.who, REASON_MAX))
-        .bind(actor.reason.as_deref().map(|reason| stored_text(reason, REASON_MAX)))
-        .execute(conn)
-        .await
-        .map(drop)
+    write_down(conn, actor, Deed { verb: "hold lift", ..Deed::default() }, now).await
 }

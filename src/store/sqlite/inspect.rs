@@ -1,11 +1,14 @@
-//! People's view: look-ups through `aftercommit_status`, lists and counts by statements that an index serves.
+//! People's view: look-ups through `aftercommit_status`, counts, downstreams, workers. Lists are in `list`, `chart` and `record`.
 
 use serde_json::value::RawValue;
-use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection, sqlite::SqliteRow};
+use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
-    SqliteStore, intent, received,
+    SqliteStore,
+    candidates::names,
+    chart, intent, list, received, record,
     row::{Fields, QUEUE_STATE},
+    too_slow,
 };
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
@@ -15,68 +18,75 @@ use crate::{
     outcome::Verdict,
     state::State,
     store::{
-        Audited, Count, DownstreamInfo, Filter, Inspect, Intent, LoggedAttempt, Look, Origin, PAGE_MAX,
-        RequestFilter, RequestInfo, Status, WorkerInfo,
+        AuditFilter, Audited, Causes, Count, DownstreamInfo, Filter, Inspect, Intent, LoggedAttempt, Look,
+        Origin, Page, RequestFilter, RequestInfo, Resolution, Status, Traffic, WorkerInfo,
     },
 };
 
 /// A worker is live if it reported within this many microseconds.
 const LIVE_US: i64 = 30_000_000;
-const DOING: &str = "reading for people";
+pub(super) const DOING: &str = "reading for people";
 
 /// Columns that applications write are cast: one strange row must not hide the page it stands on.
-const STATUS: &str = "SELECT s.id, CAST(s.downstream AS TEXT) AS downstream, CAST(s.operation AS TEXT) AS operation, \
+pub(super) const STATUS: &str = "SELECT s.id, CAST(s.downstream AS TEXT) AS downstream, CAST(s.operation AS TEXT) AS operation, \
      CAST(s.idempotency_key AS TEXT) AS idempotency_key, s.state, s.held_by, s.attempts, \
      CAST(s.due_at AS INTEGER) AS due_at, s.first_sent_at, s.safe_until, s.lease_until, s.worker, s.last_outcome, \
      s.last_error, s.response_status, s.response, CAST(s.metadata AS TEXT) AS metadata, \
      coalesce(o.refusal_stored, 0) AS refusal_stored, s.superseded_by, \
      CAST(s.created_at AS INTEGER) AS created_at, s.finished_at, coalesce(q.token, o.token, 0) AS token, \
      (SELECT e.fingerprint IS NOT NULL FROM aftercommit_effects AS e WHERE e.id = s.id) AS payload_dropped, \
-     coalesce(o.kept & 2 = 0, 0) AS log_dropped \
+     coalesce(o.kept & 2 = 0, 0) AS log_dropped, q.quiet_at, \
+     CASE WHEN q.id IS NOT NULL THEN q.uncertain ELSE o.effect_id IS NULL END AS uncertain \
      FROM aftercommit_status AS s LEFT JOIN aftercommit_queue AS q ON q.id = s.id \
      LEFT JOIN aftercommit_outcomes AS o ON o.effect_id = s.id ";
-
-/// Every name that effects use, by jumps along the unique index instead of a scan.
-const NAMES: &str = "WITH RECURSIVE names (name) AS (SELECT min(downstream) FROM aftercommit_effects UNION ALL \
-     SELECT (SELECT min(e.downstream) FROM aftercommit_effects AS e WHERE e.downstream > names.name) \
-     FROM names WHERE names.name IS NOT NULL) ";
 
 #[async_trait::async_trait]
 impl Inspect for SqliteStore {
     async fn effect(&self, id: EffectId) -> Result<Option<Status>, StoreError> {
-        effect(&mut *self.reader("reading an effect").await?, id).await
+        effect(&mut *self.people("reading an effect").await?, id).await.map_err(too_slow)
     }
 
     async fn intent(&self, id: EffectId, look: Look) -> Result<Option<Intent>, StoreError> {
-        intent::intent(&mut *self.reader("reading an effect").await?, id, look).await
+        intent::intent(&mut *self.people("reading an effect").await?, id, look).await.map_err(too_slow)
     }
 
-    async fn effects(&self, filter: &Filter) -> Result<Vec<Status>, StoreError> {
-        effects(&mut *self.reader("listing effects").await?, filter, SystemClock.wall()).await
+    async fn effects(&self, filter: &Filter) -> Result<Page, StoreError> {
+        let now = SystemClock.wall();
+        list::effects(&mut *self.people("listing effects").await?, filter, now).await.map_err(too_slow)
+    }
+
+    async fn causes(&self, state: State, downstream: Option<&str>) -> Result<Causes, StoreError> {
+        let mut people = self.people("looking for causes").await?;
+        chart::causes(&mut people, (state, downstream), SystemClock.wall()).await.map_err(too_slow)
+    }
+
+    async fn traffic(&self, since: Timestamp, per: Resolution) -> Result<Vec<Traffic>, StoreError> {
+        chart::traffic(&mut *self.people("reading the traffic").await?, since, per).await.map_err(too_slow)
     }
 
     async fn attempts(&self, id: EffectId) -> Result<Vec<LoggedAttempt>, StoreError> {
-        attempts(&mut *self.reader("reading the log").await?, id).await
+        attempts(&mut *self.people("reading the log").await?, id).await.map_err(too_slow)
     }
 
     async fn counts(&self) -> Result<Vec<Count>, StoreError> {
-        counts(&mut *self.reader("counting").await?, SystemClock.wall()).await
+        counts(&mut *self.people("counting").await?, SystemClock.wall()).await.map_err(too_slow)
     }
 
     async fn downstreams(&self) -> Result<Vec<DownstreamInfo>, StoreError> {
-        downstreams(&mut *self.reader("listing downstreams").await?, SystemClock.wall()).await
+        let mut people = self.people("listing downstreams").await?;
+        downstreams(&mut people, SystemClock.wall()).await.map_err(too_slow)
     }
 
     async fn workers(&self) -> Result<Vec<WorkerInfo>, StoreError> {
-        workers(&mut *self.reader("listing workers").await?, SystemClock.wall()).await
+        workers(&mut *self.people("listing workers").await?, SystemClock.wall()).await.map_err(too_slow)
     }
 
     async fn requests(&self, filter: &RequestFilter) -> Result<Vec<RequestInfo>, StoreError> {
-        received::requests(&mut *self.reader("listing requests").await?, filter).await
+        received::requests(&mut *self.people("listing requests").await?, filter).await.map_err(too_slow)
     }
 
-    async fn audit(&self, effect: Option<EffectId>, limit: u32) -> Result<Vec<Audited>, StoreError> {
-        audit(&mut *self.reader("reading the audit").await?, effect, limit).await
+    async fn audit(&self, filter: &AuditFilter) -> Result<Vec<Audited>, StoreError> {
+        record::audit(&mut *self.people("reading the audit").await?, filter).await.map_err(too_slow)
     }
 }
 
@@ -89,77 +99,7 @@ pub(super) async fn effect(conn: &mut SqliteConnection, id: EffectId) -> Result<
     row.map(|row| status(&row)).transpose()
 }
 
-pub(super) async fn effects(
-    conn: &mut SqliteConnection,
-    filter: &Filter,
-    now: Timestamp,
-) -> Result<Vec<Status>, StoreError> {
-    let mut query = QueryBuilder::<Sqlite>::new(STATUS);
-    query.push("WHERE s.id IN (");
-    match (filter.state, &filter.key) {
-        (Some(state), None) if state.is_terminal() => {
-            query.push("SELECT i.effect_id FROM aftercommit_outcomes AS i WHERE i.state = ");
-            query.push_bind(state.as_str());
-            narrow(&mut query, filter, "i.effect_id");
-        }
-        (Some(state), None) => {
-            query.push("SELECT i.id FROM aftercommit_queue AS i WHERE ");
-            in_queue(&mut query, state, now);
-            narrow(&mut query, filter, "i.id");
-        }
-        (state, key) => {
-            query.push("SELECT i.id FROM aftercommit_effects AS i WHERE 1 = 1");
-            if let Some(key) = key {
-                query.push(" AND i.idempotency_key = ").push_bind(key.clone());
-                // Without a downstream the unique index still serves, one name after the other.
-                query.push(" AND i.downstream IN (").push(NAMES).push("SELECT name FROM names)");
-            }
-            if let Some(state) = state {
-                query.push(
-                    " AND EXISTS (SELECT 1 FROM aftercommit_status AS v WHERE v.id = i.id AND v.state = ",
-                );
-                query.push_bind(state.as_str()).push(")");
-            }
-            narrow(&mut query, filter, "i.id");
-        }
-    }
-    query.push(") ORDER BY s.id DESC");
-    let rows = query.build().persistent(false).fetch_all(conn).await.map_err(StoreError::during(DOING))?;
-    rows.iter().map(status).collect()
-}
-
-/// The rest of the filter, for a table that has `downstream` and this id.
-fn narrow(query: &mut QueryBuilder<Sqlite>, filter: &Filter, id: &str) {
-    if let Some(downstream) = &filter.downstream {
-        query.push(" AND i.downstream = ").push_bind(downstream.clone());
-    }
-    if let Some(before) = filter.before {
-        query.push(format_args!(" AND {id} < ")).push_bind(before.get());
-    }
-    query.push(format_args!(" ORDER BY {id} DESC LIMIT "));
-    query.push_bind(i64::from(filter.limit.min(PAGE_MAX)));
-}
-
-fn in_queue(query: &mut QueryBuilder<Sqlite>, state: State, now: Timestamp) {
-    match state {
-        State::InDoubt => query.push("i.lane = 'd'"),
-        State::InFlight => query.push("i.claimed = 1"),
-        State::Waiting => query.push("i.lane = 'w'"),
-        State::Ready => query
-            .push("i.claimed = 0 AND (i.lane = 'r' OR (i.lane = 't' AND i.due_at <= ")
-            .push_bind(now.micros())
-            .push("))"),
-        State::Retrying => query
-            .push("i.claimed = 0 AND i.lane = 't' AND i.tries > 0 AND i.due_at > ")
-            .push_bind(now.micros()),
-        State::Scheduled => query
-            .push("i.claimed = 0 AND i.lane = 't' AND i.tries = 0 AND i.due_at > ")
-            .push_bind(now.micros()),
-        State::Succeeded | State::Failed | State::Cancelled | State::Expired => query.push("0 = 1"),
-    };
-}
-
-fn status(row: &SqliteRow) -> Result<Status, StoreError> {
+pub(super) fn status(row: &SqliteRow) -> Result<Status, StoreError> {
     let id: i64 = row.try_get("id").map_err(StoreError::during(DOING))?;
     let fields = Fields::new(row, "aftercommit_status", id);
     let last_outcome = match fields.opt_text("last_outcome")? {
@@ -191,6 +131,8 @@ fn status(row: &SqliteRow) -> Result<Status, StoreError> {
         created_at: fields.time("created_at")?,
         finished_at: fields.opt_time("finished_at")?,
         token: fields.int("token")?,
+        quiet_at: fields.opt_time("quiet_at")?,
+        uncertain: fields.flag("uncertain")?,
     })
 }
 
@@ -275,7 +217,7 @@ pub(super) async fn downstreams(
     now: Timestamp,
 ) -> Result<Vec<DownstreamInfo>, StoreError> {
     let sql = format!(
-        "{NAMES}, known (name) AS (SELECT name FROM aftercommit_downstreams \
+        "WITH RECURSIVE {}, known (name) AS (SELECT name FROM aftercommit_downstreams \
              UNION SELECT name FROM names WHERE name IS NOT NULL) \
          SELECT CAST(n.name AS TEXT) AS name, d.kind, \
              (SELECT t.contract FROM aftercommit_operations AS op JOIN aftercommit_terms AS t ON t.id = op.terms \
@@ -295,7 +237,8 @@ pub(super) async fn downstreams(
              CASE WHEN h.open_until IS NOT NULL OR h.paused_until > ?1 THEN h.reason END AS reason \
          FROM known AS n LEFT JOIN aftercommit_downstreams AS d ON d.name = n.name \
          LEFT JOIN aftercommit_origins AS h ON h.origin = d.origin \
-         LEFT JOIN aftercommit_rates AS r ON r.downstream = n.name ORDER BY n.name"
+         LEFT JOIN aftercommit_rates AS r ON r.downstream = n.name ORDER BY n.name",
+        names!()
     );
     let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(now.micros())
@@ -356,39 +299,6 @@ pub(super) async fn workers(
                 downstreams: fields.json("downstreams")?,
                 in_flight: amount(&fields, "in_flight")?,
                 version: fields.text("version")?,
-            })
-        })
-        .collect()
-}
-
-pub(super) async fn audit(
-    conn: &mut SqliteConnection,
-    effect: Option<EffectId>,
-    limit: u32,
-) -> Result<Vec<Audited>, StoreError> {
-    let rows = sqlx::query(
-        "SELECT id, at, who, verb, effect_id, downstream, from_state, to_state, reason FROM aftercommit_audit \
-         WHERE ?1 IS NULL OR effect_id = ?1 ORDER BY id DESC LIMIT ?2",
-    )
-    .bind(effect.map(EffectId::get))
-    .bind(i64::from(limit))
-    .fetch_all(conn)
-    .await
-    .map_err(StoreError::during(DOING))?;
-    rows.iter()
-        .map(|row| {
-            let id = row.try_get("id").map_err(StoreError::during(DOING))?;
-            let fields = Fields::new(row, "aftercommit_audit", id);
-            Ok(Audited {
-                id,
-                at: fields.time("at")?,
-                who: fields.text("who")?,
-                verb: fields.text("verb")?,
-                effect_id: fields.opt_int("effect_id")?.map(EffectId::new),
-                downstream: fields.opt_text("downstream")?,
-                from_state: fields.opt_text("from_state")?,
-                to_state: fields.opt_text("to_state")?,
-                reason: fields.opt_text("reason")?,
             })
         })
         .collect()

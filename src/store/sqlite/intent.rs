@@ -13,6 +13,8 @@ const DOING: &str = "reading what an effect carries";
 
 /// Columns that applications write are cast, as everywhere. `length` of a BLOB counts bytes.
 const INTENT: &str = "SELECT CAST(target AS TEXT) AS target, CAST(content_type AS TEXT) AS content_type, \
+     CAST(headers AS TEXT) AS headers, CAST(ordering_key AS TEXT) AS ordering_key, \
+     CAST(trace_context AS TEXT) AS trace_context, CAST(enqueued_by AS TEXT) AS enqueued_by, request_id, \
      CAST(expires_at AS INTEGER) AS expires_at, fingerprint IS NOT NULL AS dropped, payload IS NOT NULL AS json, \
      length(CAST(coalesce(payload, body) AS BLOB)) AS bytes, \
      CASE WHEN ?2 THEN CAST(payload AS TEXT) END AS payload, CASE WHEN ?2 THEN CAST(body AS BLOB) END AS body \
@@ -44,6 +46,11 @@ fn read(row: &SqliteRow, id: EffectId) -> Result<Intent, StoreError> {
     Ok(Intent {
         target: fields.shown("target")?,
         content_type: fields.shown("content_type")?,
+        headers: fields.shown("headers")?,
+        ordering_key: fields.shown("ordering_key")?,
+        trace_context: fields.shown("trace_context")?,
+        enqueued_by: fields.shown("enqueued_by")?,
+        request_id: fields.opt_int("request_id")?,
         expires_at: fields.opt_time("expires_at")?,
         bytes: bytes.and_then(|bytes| u64::try_from(bytes).ok()),
         content,

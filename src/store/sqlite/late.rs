@@ -27,7 +27,7 @@ pub(super) async fn late(
         .fetch_optional(&mut *conn)
         .await
         .map_err(StoreError::during("logging a late answer"))?;
-    if there.is_none() {
+    if there.is_none() || !(answer.begun || is_logged(conn, id, token).await?) {
         return Ok(Late::Logged);
     }
     log(conn, &[Logged { id, token, late: true, swept: false, attempt: answer.attempt.clone() }])
@@ -66,6 +66,18 @@ pub(super) async fn late(
     };
     Writes::of_ending(ending, now).apply(conn).await?;
     Ok(if absent { Late::Contradicts } else { Late::Succeeded })
+}
+
+/// Whether a sweep took this claim for an attempt.
+async fn is_logged(conn: &mut SqliteConnection, id: i64, token: i64) -> Result<bool, StoreError> {
+    sqlx::query_scalar(
+        "SELECT EXISTS (SELECT 1 FROM aftercommit_attempts WHERE effect_id = ?1 AND token = ?2 AND late = 0)",
+    )
+    .bind(id)
+    .bind(token)
+    .fetch_one(conn)
+    .await
+    .map_err(StoreError::during("logging a late answer"))
 }
 
 /// A queue row as a late answer meets it.

@@ -36,6 +36,7 @@ const STEPS: &[&str] = &[
     include_str!("../../../migrations/sqlite/0008_enqueue.sql"),
     include_str!("../../../migrations/sqlite/0009_recipients.sql"),
     include_str!("../../../migrations/sqlite/0010_endpoints.sql"),
+    include_str!("../../../migrations/sqlite/0011_dashboard.sql"),
 ];
 const OPENING: &str = "opening the SQLite file";
 const MIGRATING: &str = "migrating";
@@ -55,17 +56,21 @@ pub(crate) async fn connect(url: &str, options: &Options) -> Result<Arc<dyn Data
     check_journal(&file, &mut writer).await?;
     check_schema(version(&mut writer).await?)?;
     options.environment_fits(environment(&mut writer).await?)?;
-    let shared = Shared {
-        renewer: Mutex::new(open(&file, access(&file)).await?),
-        watcher: Mutex::new(open(&file, access(&file).pragma("query_only", "ON")).await?),
-        writer: Mutex::new(writer),
-        readers: SqlitePoolOptions::new()
+    let readers = || {
+        SqlitePoolOptions::new()
             .max_connections(options.max_connections.max(1))
             // A local file's connections do not grow old; without limits the pool needs no task that looks after them.
             .idle_timeout(None)
             .max_lifetime(None)
             .test_before_acquire(false)
-            .connect_lazy_with(access(&file).pragma("query_only", "ON")),
+            .connect_lazy_with(access(&file).pragma("query_only", "ON"))
+    };
+    let shared = Shared {
+        renewer: Mutex::new(open(&file, access(&file)).await?),
+        watcher: Mutex::new(open(&file, access(&file).pragma("query_only", "ON")).await?),
+        writer: Mutex::new(writer),
+        readers: readers(),
+        people: readers(),
         seen: AtomicI64::new(0),
         acted: Notify::new(),
     };

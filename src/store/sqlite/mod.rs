@@ -9,6 +9,9 @@
 //! is left inside a transaction.
 
 mod budget;
+mod bulk;
+mod candidates;
+mod chart;
 mod claim;
 mod doctor;
 mod endpoints;
@@ -18,10 +21,12 @@ mod identity;
 mod inspect;
 mod intent;
 mod late;
+mod list;
 mod migrate;
 mod operate;
 mod probe;
 mod received;
+mod record;
 mod register;
 mod retain;
 mod row;
@@ -55,6 +60,13 @@ use crate::{
     },
 };
 
+/// How long a person's read may take: it must not take from the work what it finds out about it.
+const READ_MAX: Duration = Duration::from_secs(5);
+/// Steps of a statement between two looks at the clock: about a tenth of a millisecond.
+const LOOK_AT_CLOCK: i32 = 10_000;
+/// SQLite's code of a statement that was stopped.
+const INTERRUPTED: &str = "9";
+
 /// How often the file is asked whether another connection committed: a few microseconds each, and half of it is the
 /// median delay of a hint.
 const WATCH_EVERY: Duration = Duration::from_millis(25);
@@ -72,6 +84,8 @@ struct Shared {
     renewer: Mutex<SqliteConnection>,
     watcher: Mutex<SqliteConnection>,
     readers: SqlitePool,
+    /// What people read: connections of their own, since their statements are stopped when they take too long.
+    people: SqlitePool,
     /// The data version that [`Store::work_arrived`] saw last.
     seen: AtomicI64,
     /// A person's verb in this process.
@@ -97,6 +111,16 @@ impl SqliteStore {
 
     async fn reader(&self, doing: &'static str) -> Result<PoolConnection<sqlx::Sqlite>, StoreError> {
         self.shared.readers.acquire().await.map_err(StoreError::during(doing))
+    }
+
+    /// A reader for people, whose statements are stopped [`READ_MAX`] from now. Differs because SQLite has no time limit of its own.
+    async fn people(&self, doing: &'static str) -> Result<PoolConnection<sqlx::Sqlite>, StoreError> {
+        let mut reader = self.shared.people.acquire().await.map_err(StoreError::during(doing))?;
+        let until = SystemClock.boot().plus(READ_MAX);
+        let mut handle = reader.lock_handle().await.map_err(StoreError::during(doing))?;
+        handle.set_progress_handler(LOOK_AT_CLOCK, move || !SystemClock.boot().until(until).is_zero());
+        drop(handle);
+        Ok(reader)
     }
 
     /// A batch that the database refuses is written one by one: what is wrong with one effect never undoes another's
@@ -182,6 +206,19 @@ impl SqliteStore {
             Err(_) => false,
         }
     }
+}
+
+/// What a read's error is to a person.
+fn too_slow(error: StoreError) -> StoreError {
+    let interrupted = |source: &sqlx::Error| {
+        source.as_database_error().and_then(|error| error.code()).as_deref() == Some(INTERRUPTED)
+    };
+    if let StoreError::Database { doing, source } = &error
+        && interrupted(source)
+    {
+        return StoreError::TooSlow { doing, seconds: READ_MAX.as_secs() };
+    }
+    error
 }
 
 fn gone(doing: &'static str) -> StoreError {

@@ -1,24 +1,45 @@
 //! A person's verbs: judged, applied and audited in one transaction.
 
-use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
+use sqlx::{Connection as _, Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
-    SqliteStore, inspect, retain,
+    SqliteStore, bulk,
+    enqueue::write_alone,
+    inspect,
+    record::{Deed, write_down},
+    retain,
     row::{Fields, HISTORY, QUEUE_STATE, history, next_token},
     write::{Ending, Writes, add_to_counter},
 };
 use crate::{
     clock::Timestamp,
     contract::Contract,
-    effect::EffectId,
-    error::StoreError,
+    effect::{EffectId, NewEffect},
+    enqueue::Enqueued,
+    error::{EnqueueError, StoreError},
+    key,
     outcome::{REASON_MAX, Response, stored_text},
     state::State,
     store::{Acted, Operate},
-    verb::{Actor, Change, Pinned, Seen, Subject, Verb, judge},
+    verb::{Actor, Change, Pinned, Refusal, Seen, Subject, Verb, judge},
 };
 
 const DOING: &str = "applying a person's verb";
+
+const REISSUES_MAX: u32 = 100;
+const TAKEN: &str =
+    "SELECT EXISTS (SELECT 1 FROM aftercommit_effects WHERE downstream = ?1 AND idempotency_key = ?2)";
+/// The same request with another key, due now.
+const REISSUE: &str = "INSERT INTO aftercommit_effects \
+         (downstream, operation, idempotency_key, payload, body, content_type, headers, target, expires_at, ordering_key, \
+          metadata, trace_context) \
+     SELECT e.downstream, e.operation, ?2, e.payload, e.body, e.content_type, e.headers, e.target, \
+         CASE WHEN e.expires_at > ?3 THEN e.expires_at END, e.ordering_key, e.metadata, e.trace_context \
+     FROM aftercommit_effects AS e WHERE e.id = ?1 RETURNING id";
+/// What no INSERT may say.
+const OF_REQUEST: &str = "UPDATE aftercommit_effects AS n SET request_id = e.request_id, enqueued_by = e.enqueued_by \
+     FROM aftercommit_effects AS e WHERE e.id = ?2 AND n.id = ?1 AND ?3 IS NOT NULL";
+const SUPERSEDE: &str = "UPDATE aftercommit_outcomes SET superseded_by = ?1, token = ?2 WHERE effect_id = ?3";
 
 #[async_trait::async_trait]
 impl Operate for SqliteStore {
@@ -32,11 +53,46 @@ impl Operate for SqliteStore {
         let (verb, actor) = (verb.clone(), actor.clone());
         let acted = self
             .write("applying a person's verb", move |conn, now| {
-                Box::pin(async move { act(conn, id, (&verb, &actor, seen), now).await })
+                Box::pin(async move {
+                    // A verb that is refused on its way leaves nothing of it.
+                    let mut step = conn.begin().await.map_err(StoreError::during(DOING))?;
+                    let acted = act(&mut step, id, (&verb, &actor, seen), now).await?;
+                    match acted {
+                        Acted::Done(..) => step.commit().await,
+                        Acted::Refused(_) | Acted::NotFound => step.rollback().await,
+                    }
+                    .map_err(StoreError::during(DOING))?;
+                    Ok(acted)
+                })
             })
             .await;
         self.shared.acted.notify_one();
         acted
+    }
+
+    async fn enqueue(&self, effect: &NewEffect) -> Result<Vec<Enqueued>, EnqueueError> {
+        let effect = effect.clone();
+        // What is refused is this statement's value, not its failure: nothing of it is left either way.
+        let written = self
+            .write("enqueueing", move |conn, _| {
+                Box::pin(async move {
+                    let mut step = conn.begin().await.map_err(StoreError::during("enqueueing"))?;
+                    let written = write_alone(&mut step, effect).await;
+                    match &written {
+                        Ok(_) => step.commit().await,
+                        Err(_) => step.rollback().await,
+                    }
+                    .map_err(StoreError::during("enqueueing"))?;
+                    Ok(written)
+                })
+            })
+            .await;
+        self.shared.acted.notify_one();
+        match written {
+            Ok(written) => written,
+            Err(StoreError::Database { source, .. }) => Err(EnqueueError::Database(source)),
+            Err(error) => Err(EnqueueError::Database(sqlx::Error::Decode(error.into()))),
+        }
     }
 }
 
@@ -55,6 +111,11 @@ pub(super) async fn act(
     (verb, actor, seen): (&Verb, &Actor, Option<Seen>),
     now: Timestamp,
 ) -> Result<Acted, StoreError> {
+    if let Some(item) = actor.bulk
+        && !bulk::mark(conn, item, id).await.map_err(StoreError::during(DOING))?
+    {
+        return Ok(Acted::Refused(Refusal::NotInBulk { bulk: item.bulk }));
+    }
     adopt(conn, id.get()).await.map_err(StoreError::during(DOING))?;
     let Some(target) = load(conn, id.get(), now).await? else { return Ok(Acted::NotFound) };
     let change = match judge(verb, actor, seen, &target.subject, now) {
@@ -72,22 +133,25 @@ pub(super) async fn act(
             requeue(conn, &target, &change, now).await?;
         }
         Change::Redact => retain::redact(conn, id.get()).await?,
+        Change::Reissue(resolved) => {
+            if let Some(state) = resolved {
+                end(conn, &target, *state, (verb, actor), now).await?;
+            }
+            if let Err(refusal) = reissue(conn, &target, now).await? {
+                return Ok(Acted::Refused(refusal));
+            }
+        }
     }
     let Some(status) = inspect::effect(conn, id).await? else { return Ok(Acted::NotFound) };
-    sqlx::query(
-        "INSERT INTO aftercommit_audit (at, who, verb, effect_id, from_state, to_state, reason) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-    )
-    .bind(now.micros())
-    .bind(actor.who.clone())
-    .bind(verb.as_str())
-    .bind(id.get())
-    .bind(target.subject.state.as_str())
-    .bind(status.state.as_str())
-    .bind(actor.reason.clone())
-    .execute(conn)
-    .await
-    .map_err(StoreError::during(DOING))?;
+    let deed = Deed {
+        verb: verb.as_str(),
+        effect: Some(id.get()),
+        downstream: Some(&target.downstream),
+        from_state: Some(target.subject.state.as_str()),
+        to_state: Some(status.state.as_str()),
+        bulk: actor.bulk.map(|item| item.bulk),
+    };
+    write_down(conn, actor, deed, now).await.map_err(StoreError::during(DOING))?;
     Ok(Acted::Done(change, Box::new(status)))
 }
 
@@ -178,7 +242,8 @@ async fn end(
         | Verb::Retry
         | Verb::Resend
         | Verb::Cancel
-        | Verb::Redact => None,
+        | Verb::Redact
+        | Verb::Reissue { .. } => None,
     };
     let note = (state == State::Failed).then(|| {
         let reason = actor.reason.as_deref().unwrap_or_default();
@@ -197,6 +262,61 @@ async fn end(
         first: None,
     };
     Writes::of_ending(ending, now).apply(conn).await
+}
+
+/// A key that follows from the old one; `n` counts on while it is somebody else's. Whoever builds flows lets `needs`, `if_failed`,
+/// `undoes` and `bindings` of unstarted effects point to the new one here; until then those columns are refused.
+async fn reissue(
+    conn: &mut SqliteConnection,
+    target: &Target,
+    now: Timestamp,
+) -> Result<Result<(), Refusal>, StoreError> {
+    let doing = StoreError::during;
+    let old: String = sqlx::query_scalar("SELECT idempotency_key FROM aftercommit_effects WHERE id = ?1")
+        .bind(target.id)
+        .fetch_one(&mut *conn)
+        .await
+        .map_err(doing(DOING))?;
+    for n in 1..=REISSUES_MAX {
+        let key = key::derive(&old, "reissue", &n.to_string());
+        let taken: bool = sqlx::query_scalar(TAKEN)
+            .bind(target.downstream.clone())
+            .bind(key.as_str().to_owned())
+            .fetch_one(&mut *conn)
+            .await
+            .map_err(doing(DOING))?;
+        if taken {
+            continue;
+        }
+        let written = sqlx::query_scalar(REISSUE)
+            .bind(target.id)
+            .bind(key.as_str().to_owned())
+            .bind(now.micros())
+            .fetch_one(&mut *conn)
+            .await;
+        let new: i64 = match written {
+            Ok(id) => id,
+            // The trigger refuses it in its own words: its downstream takes other keys by now, say.
+            Err(error) => match error.as_database_error().map(|said| said.message().to_owned()) {
+                Some(said) if said.contains("aftercommit: column ") => {
+                    let why = said.rsplit("aftercommit: column ").next().unwrap_or_default().to_owned();
+                    return Ok(Err(Refusal::NotWritten { why }));
+                }
+                Some(_) | None => return Err(doing(DOING)(error)),
+            },
+        };
+        for (sql, number) in [(OF_REQUEST, target.id), (SUPERSEDE, next_token(conn).await?.get())] {
+            sqlx::query(sql)
+                .bind(new)
+                .bind(number)
+                .bind(target.id)
+                .execute(&mut *conn)
+                .await
+                .map_err(doing(DOING))?;
+        }
+        return Ok(Ok(()));
+    }
+    Ok(Err(Refusal::NotWritten { why: "a hundred keys that follow from its own are taken".to_owned() }))
 }
 
 /// Writes the change of an effect that is, or comes back, in the queue.
@@ -225,7 +345,7 @@ async fn requeue(
              SELECT e.id, e.downstream, 'r', ?2, e.expires_at, e.expires_at, ?3, o.number, o.sent_before \
              FROM aftercommit_effects AS e JOIN aftercommit_outcomes AS o ON o.effect_id = e.id WHERE e.id = ?1"
         }
-        Change::End(_) | Change::Redact => return Ok(()),
+        Change::End(_) | Change::Redact | Change::Reissue(_) => return Ok(()),
     };
     let mut query = sqlx::query(sql).bind(target.id);
     if !matches!(change, Change::RequestCancel) {
@@ -239,6 +359,7 @@ async fn requeue(
         | Change::OneResend
         | Change::RequestCancel
         | Change::Redact
+        | Change::Reissue(_)
         | Change::End(_) => None,
     };
     if let Some((why, probe_at)) = parked {

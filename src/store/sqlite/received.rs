@@ -12,7 +12,7 @@ use super::{
 use crate::{
     clock::{Timestamp, duration_micros},
     error::StoreError,
-    store::{AHEAD_MAX, RequestFilter, RequestInfo, Step},
+    store::{AHEAD_MAX, PAGE_MAX, RequestFilter, RequestInfo, Step},
 };
 
 const DOING: &str = "listing requests";
@@ -98,13 +98,20 @@ pub(super) async fn requests(
     if let Some(key) = &filter.key {
         query.push(" AND r.key = ").push_bind(key.clone());
     }
-    query.push(" ORDER BY r.expires_at DESC LIMIT ").push_bind(i64::from(filter.limit));
+    if let Some(place) = filter.before {
+        query.push(" AND (r.expires_at, r.id) < (").push_bind(place.expires_at.micros());
+        query.push(", ").push_bind(place.id).push(")");
+    }
+    query
+        .push(" ORDER BY r.expires_at DESC, r.id DESC LIMIT ")
+        .push_bind(i64::from(filter.limit.min(PAGE_MAX)));
     let rows = query.build().fetch_all(conn).await.map_err(StoreError::during(DOING))?;
     rows.iter()
         .map(|row| {
             let id = Fields::new(row, "aftercommit_requests", 0).int("id")?;
             let fields = Fields::new(row, "aftercommit_requests", id);
             Ok(RequestInfo {
+                id,
                 scope: fields.shown("scope")?.unwrap_or_default(),
                 key: fields.text("key")?,
                 created_at: fields.time("created_at")?,

@@ -7,7 +7,7 @@ use sqlx::SqliteConnection;
 use tokio::time::Instant;
 
 use super::{
-    SqliteStore,
+    SqliteStore, bulk,
     enqueue::{REQUEST, fingerprint_of_row},
     received,
     row::{json_ids, next_token},
@@ -75,6 +75,8 @@ impl Retain for SqliteStore {
             let now = SystemClock.wall();
             !clock_is_due(&mut reader, step, now).await?
                 && due(&mut reader, step, (now.minus(age), 1)).await?.is_empty()
+                && (step != Step::History
+                    || !bulk::is_old(&mut reader, now.minus(age.max(AUDIT_MIN))).await?)
         };
         if idle {
             return Ok(Batch::default());
@@ -99,9 +101,14 @@ impl Retain for SqliteStore {
                     Step::Requests | Step::Inbox => received::drop(conn, step, &ids, now).await,
                 }
                 .map_err(StoreError::during(DOING))?;
+                // What bulks did is history too; no effect waits for it.
+                let bulks = match step {
+                    Step::History => bulk::drop(conn, now.minus(age.max(AUDIT_MIN)), limit).await?,
+                    Step::Payloads | Step::Keys | Step::Requests | Step::Inbox => 0,
+                };
                 Ok(Batch {
                     effects,
-                    more: effects >= u64::from(limit),
+                    more: effects.max(bulks) >= u64::from(limit),
                     held: began.elapsed(),
                     ..Batch::default()
                 })

@@ -6,7 +6,7 @@ use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
     row::{Fields, HISTORY, history},
-    write::add_to_counter,
+    write::count_ended,
 };
 use crate::{
     clock::Timestamp,
@@ -128,7 +128,7 @@ pub(super) async fn set_aside(
         .await?;
         if let Some(downstream) = failed {
             sqlx::query("DELETE FROM aftercommit_queue WHERE id = ?1").bind(id).execute(&mut *conn).await?;
-            return add_to_counter(conn, &downstream, State::Failed.as_str(), 1).await;
+            return count_ended(conn, (&downstream, State::Failed.as_str()), 1, now).await;
         }
         sqlx::query(
             "UPDATE aftercommit_queue SET lane = 'd', claimed = 0, due_at = NULL, sweep_at = NULL, \
@@ -162,13 +162,15 @@ pub(super) async fn drop_claims(
     Ok(())
 }
 
-/// Forgets workers that have not reported for long, and claims that nobody carries. Counters need no folding here.
+/// Folds the traffic, forgets workers that have not reported for long, and claims that nobody carries. Counters need no folding
+/// here.
 pub(super) async fn maintain(conn: &mut SqliteConnection, now: Timestamp) -> Result<(), StoreError> {
     sqlx::query("DELETE FROM aftercommit_workers WHERE seen_at < ?1")
         .bind(now.minus(FORGET_AFTER).micros())
         .execute(&mut *conn)
         .await
         .map_err(StoreError::during("maintaining"))?;
+    super::chart::fold(conn, now).await.map_err(StoreError::during("maintaining"))?;
     super::budget::forget_origins(conn, now).await?;
     super::probe::forget(conn, now).await?;
     drop_claims(conn, &[], now).await

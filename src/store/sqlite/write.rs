@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use super::{
+    chart::pass,
     row::json_ids,
     settle::{Right, Standing},
 };
@@ -176,7 +177,7 @@ impl Writes {
                     .bind(json_ids(self.endings.iter().map(|ending| ending.id)))
                     .execute(&mut *conn)
                     .await?;
-                count(conn, &self.endings).await?;
+                count(conn, &self.endings, self.now).await?;
             }
             for staying in self.staying.chunks(ROWS_MAX) {
                 stay(conn, staying).await?;
@@ -320,15 +321,26 @@ fn split(response: Response) -> (Option<String>, Option<Vec<u8>>) {
     }
 }
 
-async fn count(conn: &mut SqliteConnection, endings: &[Ending]) -> Result<(), sqlx::Error> {
+async fn count(conn: &mut SqliteConnection, endings: &[Ending], now: Timestamp) -> Result<(), sqlx::Error> {
     let mut deltas: BTreeMap<(&str, &str), i64> = BTreeMap::new();
     for ending in endings {
         *deltas.entry((&ending.downstream, ending.state.as_str())).or_default() += 1;
     }
-    for ((downstream, state), n) in deltas {
-        add_to_counter(conn, downstream, state, n).await?;
+    for (ended, n) in deltas {
+        count_ended(conn, ended, n, now).await?;
     }
     Ok(())
+}
+
+/// Counts what has just ended.
+pub(super) async fn count_ended(
+    conn: &mut SqliteConnection,
+    (downstream, state): (&str, &str),
+    n: i64,
+    now: Timestamp,
+) -> Result<(), sqlx::Error> {
+    add_to_counter(conn, downstream, state, n).await?;
+    pass(conn, (downstream, state), n, now).await
 }
 
 /// Differs from PostgreSQL, which appends deltas and folds them: here there is one writer, and nobody to wait for.

@@ -60,6 +60,24 @@ async fn a_look_at_a_healthy_broker_says_what_it_saw_and_what_cannot_be_seen() {
         look("exchange = \"amq.topic\"").await,
         with(&[("exchange", Level::Ok), ("binding", Level::Warn)])
     );
+    // What would be declared is looked for, and not declared.
+    let other = unique("look");
+    let declared = format!(
+        "exchange = \"{other}\"\n[downstream.orders.declare]\nexchanges = [{{ name = \"{other}\", type = \"topic\" }}]\n\
+         queues = [{{ name = \"{queue}\" }}, {{ name = \"{other}\" }}]\n\
+         bindings = [{{ exchange = \"{other}\", queue = \"{queue}\", routing_key = \"#\" }}]"
+    );
+    for _ in 0..2 {
+        let checks = served(&shared_url(), &declared).downstream.check(PATIENCE).await;
+        assert!(checks.iter().all(|check| check.level == Level::Ok), "{checks:?}");
+        let found = |what: &str, words: &str| {
+            let mut there = checks.iter().filter(|check| check.check == what);
+            assert!(there.any(|check| check.found.contains(words)), "{what}, {words}: {checks:?}");
+        };
+        found("exchange", &format!("{other:?} does not exist yet"));
+        found("queue", &format!("{queue:?} is there: 0 messages, 0 consumers"));
+        found("queue", &format!("{other:?} does not exist yet"));
+    }
     rabbit.delete_queue(&queue).await;
     rabbit.leave().await;
 }

@@ -3,6 +3,7 @@
 mod connecting;
 pub(crate) mod rabbit;
 mod routing;
+mod tls;
 mod topology;
 mod worker;
 
@@ -50,18 +51,10 @@ async fn send(served: &Served, key: &str, target: &str) -> Outcome {
 
 async fn send_by(served: &Served, operation: Option<&str>, key: &str, target: &str) -> Outcome {
     let effect = Effect {
-        id: EffectId::new(1),
-        downstream: "orders".into(),
         operation: operation.map(str::to_owned),
-        key: key.to_owned(),
         payload: Some("{}".to_owned()),
-        body: None,
-        content_type: None,
-        headers: None,
         target: Some(target.to_owned()),
-        metadata: None,
-        trace_context: None,
-        created_at: Timestamp::from_micros(0),
+        ..Effect::new(EffectId::new(1), "orders", key, Timestamp::from_micros(0))
     };
     let attempt = Attempt {
         effect: Arc::new(effect),

@@ -1,7 +1,8 @@
 //! A RabbitMQ as a test needs it: the one of the test run, or one of the test's own that may be killed.
 
 use std::{
-    os::unix::fs::chown,
+    fs::Permissions,
+    os::unix::fs::{PermissionsExt as _, chown},
     path::{Path, PathBuf},
     process::Stdio,
     sync::atomic::{AtomicU32, Ordering},
@@ -124,6 +125,28 @@ pub(crate) struct OwnRabbit {
 
 impl OwnRabbit {
     pub(crate) async fn start() -> Self {
+        let mut own = Self::prepared().await;
+        own.restart().await;
+        own
+    }
+
+    /// One that also speaks TLS, with this certificate and key; and on which port.
+    pub(crate) async fn start_with_tls([certificate, key]: [PathBuf; 2]) -> (Self, u16) {
+        let (mut own, port) = (Self::prepared().await, free_port());
+        let mut settings = format!("listeners.ssl.1 = 127.0.0.1:{port}\nssl_options.verify = verify_none\n");
+        for (name, from) in [("certfile", certificate), ("keyfile", key)] {
+            let to = own.folder.path().join(name);
+            // Another user's server reads it, in a folder that nobody else may enter.
+            std::fs::copy(from, &to).expect("the folder is writable");
+            std::fs::set_permissions(&to, Permissions::from_mode(0o644)).expect("the file is ours");
+            settings += &format!("ssl_options.{name} = {}\n", to.display());
+        }
+        std::fs::write(own.folder.path().join("settings.conf"), settings).expect("the folder is writable");
+        own.restart().await;
+        (own, port)
+    }
+
+    async fn prepared() -> Self {
         let folder = tempfile::tempdir().expect("a scratch folder");
         if let Some((user, group)) = server_user().await {
             chown(folder.path(), Some(user), Some(group)).expect("root gives a folder away");
@@ -138,9 +161,7 @@ impl OwnRabbit {
             .kill_on_drop(true)
             .spawn()
             .expect("epmd starts");
-        let mut own = Self { folder, port, distribution, names, name_server, server: None };
-        own.restart().await;
-        own
+        Self { folder, port, distribution, names, name_server, server: None }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -203,7 +224,7 @@ impl OwnRabbit {
             .env("RABBITMQ_LOGS", "-")
             .env("RABBITMQ_ENABLED_PLUGINS_FILE", folder.join("plugins"))
             .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
-            .env("RABBITMQ_CONFIG_FILE", folder.join("none"));
+            .env("RABBITMQ_CONFIG_FILE", folder.join("settings"));
         command
     }
 }

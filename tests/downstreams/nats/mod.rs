@@ -1,5 +1,7 @@
 //! Guarantee: at a NATS server with JetStream an effect is one stored message, or it is known that it may not be.
 
+mod credentials;
+
 use aftercommit::{
     check::Level,
     outcome::{About, Finding, Phase},
@@ -27,7 +29,10 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) async fn make(place: &str, change: impl FnOnce(&mut stream::Config)) -> Self {
-        let context = bystander(place).await;
+        Self::make_in(bystander(place).await, change).await
+    }
+
+    async fn make_in(context: jetstream::Context, change: impl FnOnce(&mut stream::Config)) -> Self {
         let name = own_name("S");
         let mut config = stream::Config {
             name: name.clone(),

@@ -3,7 +3,7 @@
 
 #[cfg(feature = "amqp")]
 mod amqp;
-#[cfg(any(feature = "nats", feature = "redis"))]
+#[cfg(any(feature = "amqp", feature = "nats", feature = "redis"))]
 mod load;
 #[cfg(all(feature = "amqp", feature = "nats", feature = "redis"))]
 mod long;

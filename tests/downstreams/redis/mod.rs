@@ -1,5 +1,7 @@
 //! Guarantee: at a Redis an effect is one entry of a stream, or it is known that it may not be; and no error leaves half of it.
 
+mod tls;
+
 use aftercommit::{
     check::Level,
     outcome::{About, Finding, Phase},

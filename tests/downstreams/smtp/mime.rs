@@ -18,7 +18,7 @@ fn normal(text: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_part_of_a_mail_arrives_as_it_was_meant() {
-    let mut receiver = Receiver::start(&[]);
+    let mut receiver = Receiver::start(&[], &[]);
     let served = served(&format!("server = \"smtp://127.0.0.1:{}\"\n", receiver.port));
     let file: Vec<u8> = (0..=255).cycle().take(5000).collect();
     let long = "x".repeat(2000);
@@ -136,7 +136,7 @@ fn random_text(chance: &mut Chance, pieces: &[&str], longest: u64) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_mails_arrive_equal() {
     let mut chance = Chance::seeded();
-    let mut receiver = Receiver::start(&[]);
+    let mut receiver = Receiver::start(&[], &[]);
     let served = served(&format!("server = \"smtp://127.0.0.1:{}\"\n", receiver.port));
     for round in 0..150 {
         let (text, html) = (random_text(&mut chance, LINES, 60), random_text(&mut chance, LINES, 20));

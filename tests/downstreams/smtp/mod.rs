@@ -40,18 +40,14 @@ fn served(toml: &str) -> Served {
 /// Sends `payload` under `key`, once.
 async fn send(served: &Served, key: &str, payload: &serde_json::Value, target: Option<&str>) -> Outcome {
     let effect = Effect {
-        id: EffectId::new(1),
-        downstream: Arc::clone(&served.name),
-        operation: None,
-        key: key.to_owned(),
         payload: Some(payload.to_string()),
-        body: None,
-        content_type: None,
-        headers: None,
         target: target.map(str::to_owned),
-        metadata: None,
-        trace_context: None,
-        created_at: Timestamp::from_micros(1_790_000_000_000_000),
+        ..Effect::new(
+            EffectId::new(1),
+            Arc::clone(&served.name),
+            key,
+            Timestamp::from_micros(1_790_000_000_000_000),
+        )
     };
     let timeout = served.terms.timeout;
     let attempt =

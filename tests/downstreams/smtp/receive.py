@@ -38,7 +38,7 @@ class Handler:
         say({
             "sender": envelope.mail_from,
             "recipients": envelope.rcpt_tos,
-            "tls": session.ssl is not None,
+            "tls": server.transport.get_extra_info("sslcontext") is not None,
             "user": session.auth_data.decode() if session.auth_data else None,
             "id": mail["Message-ID"],
             "names": [name for name, _ in mail.items()],
@@ -63,18 +63,28 @@ def authenticator(server, session, envelope, mechanism, data):
     return AuthResult(success=known, handled=False, auth_data=data.login)
 
 
+def context():
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(sys.argv[1], sys.argv[2])
+    return context
+
+
 def factory():
     settings = {"enable_SMTPUTF8": True, "decode_data": False, "data_size_limit": 64 << 20}
-    if len(sys.argv) > 2:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(sys.argv[1], sys.argv[2])
-        settings.update(tls_context=context, require_starttls=True, authenticator=authenticator, auth_required=True)
+    if len(sys.argv) > 3:
+        settings.update(authenticator=authenticator, auth_required=True)
+        if sys.argv[3] == "starttls":
+            settings.update(tls_context=context(), require_starttls=True)
+        else:
+            # The library does not know that the connection is within TLS from its first byte.
+            settings.update(auth_require_tls=False)
     return SMTP(Handler(), **settings)
 
 
 async def main():
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(factory, host="127.0.0.1", port=0)
+    within = context() if sys.argv[3:] == ["smtps"] else None
+    server = await loop.create_server(factory, host="127.0.0.1", port=0, ssl=within)
     say({"port": server.sockets[0].getsockname()[1]})
     # It ends when whoever started it does.
     await loop.run_in_executor(None, sys.stdin.read)

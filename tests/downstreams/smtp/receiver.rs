@@ -19,12 +19,13 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    /// Starts it; with files of a certificate and its key it wants TLS and a password.
-    pub(super) fn start(certificate: &[PathBuf]) -> Self {
+    /// Starts it; with files of a certificate and its key it wants TLS and a password, by "starttls" or "smtps".
+    pub(super) fn start(certificate: &[PathBuf], how: &[&str]) -> Self {
         let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/downstreams/smtp/receive.py");
         let mut child = Command::new(environment::python())
             .arg(script)
             .args(certificate)
+            .args(how)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -1,70 +1,31 @@
 //! TLS and AUTH against a server that nobody here wrote: with a certificate that is trusted, and with one that is not. Case HTTP-07.
 
-use std::{path::PathBuf, process::Command};
-
 use aftercommit::outcome::{Finding, Phase};
 use serde_json::json;
 
 use super::{receiver::Receiver, send, served};
-
-/// An authority, and a certificate for localhost that it signed.
-fn certificates(folder: &std::path::Path) -> (PathBuf, [PathBuf; 2]) {
-    let openssl = |words: &[&str]| {
-        let output = Command::new("openssl").args(words).current_dir(folder).output();
-        let output = output.expect("openssl is missing: apt-get install openssl");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    };
-    let new = ["-newkey", "rsa:2048", "-nodes", "-days", "2"];
-    openssl(
-        &[&["req", "-x509", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=test authority"], &new[..]]
-            .concat(),
-    );
-    openssl(
-        &[&["req", "-keyout", "leaf.key", "-out", "leaf.csr", "-subj", "/CN=localhost"], &new[..3]].concat(),
-    );
-    std::fs::write(
-        folder.join("san"),
-        "subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n",
-    )
-    .unwrap();
-    openssl(&[
-        "x509",
-        "-req",
-        "-in",
-        "leaf.csr",
-        "-CA",
-        "ca.pem",
-        "-CAkey",
-        "ca.key",
-        "-CAcreateserial",
-        "-days",
-        "2",
-        "-out",
-        "leaf.pem",
-        "-extfile",
-        "san",
-    ]);
-    (folder.join("ca.pem"), [folder.join("leaf.pem"), folder.join("leaf.key")])
-}
+use crate::downstreams::certificates::Certificates;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn credentials_travel_within_tls_to_a_server_whose_certificate_is_trusted() {
-    let folder = tempfile::tempdir().unwrap();
-    let (ca, certificate) = certificates(folder.path());
-    let mut receiver = Receiver::start(&certificate);
+    let certificates = Certificates::make();
+    let mut receiver = Receiver::start(&certificates.server(), &["starttls"]);
     let auth = "auth = { user = \"bob\", password = { env = \"PASSWORD\" } }\ntls = \"required\"\n";
     let at =
         |host: &str, more: &str| served(&format!("server = \"smtp://{host}:{}\"\n{more}", receiver.port));
-    let trusted = format!("tls_ca = \"{}\"\n", ca.display());
+    let trusted = format!("tls_ca = \"{}\"\n", certificates.ca().display());
     let mail = json!({"from": "a@shop.test", "to": "b@shop.test", "text": "x"});
-    // Nobody vouches for it.
-    let outcome = send(&at("localhost", auth), "k", &mail, None).await;
-    assert_eq!(
-        (outcome.finding, outcome.phase, outcome.refuses_us),
-        (Finding::NotApplied, Phase::Connect, false),
-        "{outcome:?}"
-    );
-    assert!(outcome.reason.contains("certificate"), "{outcome:?}");
+    // Nobody vouches for it, or a stranger.
+    let stranger = format!("tls_ca = \"{}\"\n", certificates.stranger().display());
+    for more in [auth, &format!("{auth}{stranger}")] {
+        let outcome = send(&at("localhost", more), "k", &mail, None).await;
+        assert_eq!(
+            (outcome.finding, outcome.phase, outcome.refuses_us),
+            (Finding::NotApplied, Phase::Connect, false),
+            "{outcome:?}"
+        );
+        assert!(outcome.reason.contains("certificate (a PEM file) in tls_ca"), "{outcome:?}");
+    }
     // The wrong password.
     let wrong = auth.replace("bob", "eve");
     let outcome = send(&at("localhost", &format!("{trusted}{wrong}")), "k", &mail, None).await;
@@ -95,4 +56,39 @@ async fn credentials_travel_within_tls_to_a_server_whose_certificate_is_trusted(
         let got = receiver.next();
         assert_eq!((&got["tls"], &got["user"]), (&json!(true), &json!("bob")), "{got}");
     }
+}
+
+/// TLS from the first byte (smtps://).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mail_goes_within_tls_from_the_first_byte_to_a_server_that_is_trusted_and_to_no_other() {
+    let certificates = Certificates::make();
+    let mut receiver = Receiver::start(&certificates.server(), &["smtps"]);
+    let at = |scheme: &str, ca: &std::path::Path| {
+        let auth = "auth = { user = \"bob\", password = { env = \"PASSWORD\" } }";
+        let (port, ca) = (receiver.port, ca.display());
+        served(&format!(
+            "server = \"{scheme}://localhost:{port}\"\ntls_ca = \"{ca}\"\ntimeout = \"5s\"\n{auth}\n"
+        ))
+    };
+    let mail = json!({"from": "a@shop.test", "to": "b@shop.test", "text": "x"});
+    for (scheme, ca, says) in [
+        ("smtps", certificates.stranger(), "certificate (a PEM file) in tls_ca"),
+        // It waits for our first byte, and we for its greeting.
+        ("smtp", certificates.ca(), "no greeting"),
+    ] {
+        let outcome = send(&at(scheme, &ca), "k", &mail, None).await;
+        assert_eq!(
+            (outcome.finding, outcome.phase, outcome.refuses_us),
+            (Finding::NotApplied, Phase::Connect, false),
+            "{outcome:?}"
+        );
+        assert!(outcome.reason.contains(says), "{outcome:?}");
+    }
+    let served = at("smtps", &certificates.ca());
+    let outcome = send(&served, "k", &mail, None).await;
+    assert_eq!(outcome.finding, Finding::Applied, "{outcome:?}");
+    let got = receiver.next();
+    assert_eq!((&got["tls"], &got["user"]), (&json!(true), &json!("bob")), "{got}");
+    let checks = served.downstream.check(std::time::Duration::from_secs(10)).await;
+    assert!(checks.iter().any(|check| check.found.contains("TLS from the first byte")), "{checks:?}");
 }

@@ -109,7 +109,7 @@ async fn an_endpoint_that_says_gone_is_disabled_and_what_failed_can_be_retried(d
     assert!(!error.contains("SECRET-PATH"), "{error}");
     assert_eq!(gone.seen(), 1, "nothing was sent to it afterwards");
     reaches(db, effect(db, "k-3", "other").await, State::Succeeded).await;
-    let audit = db.store.audit(None, 10).await.expect("the audit");
+    let audit = db.audit(None, 10).await;
     let row = audit.iter().find(|row| row.verb == "disable_endpoint").expect("an audit row");
     assert!(
         row.downstream.as_deref() == Some("hooks")
@@ -117,7 +117,8 @@ async fn an_endpoint_that_says_gone_is_disabled_and_what_failed_can_be_retried(d
     );
     // Its owner mended it.
     gone.answer_with(204);
-    let actor = Actor { who: "ops".to_owned(), reason: Some("they came back".to_owned()) };
+    let actor =
+        Actor { who: "ops".to_owned(), reason: Some("they came back".to_owned()), ..Actor::default() };
     assert!(db.store.switch_endpoint("hooks", "acme", None, &actor).await.expect("it is enabled"));
     for id in [first, second] {
         db.store.act(id, &Verb::Retry, &actor, None).await.expect("it may be retried");
@@ -218,7 +219,8 @@ async fn a_slow_endpoint_leaves_the_slots_to_the_others(db: &TestDatabase) {
 }
 
 async fn a_switch_by_hand_is_audited_and_happens_once(db: &TestDatabase) {
-    let actor = Actor { who: "ops".to_owned(), reason: Some("the customer left".to_owned()) };
+    let actor =
+        Actor { who: "ops".to_owned(), reason: Some("the customer left".to_owned()), ..Actor::default() };
     let switch = async |disable: Option<&str>| {
         db.store.switch_endpoint("hooks", "acme", disable, &actor).await.expect("it is switched")
     };
@@ -228,7 +230,7 @@ async fn a_switch_by_hand_is_audited_and_happens_once(db: &TestDatabase) {
     assert!(disabled(db).await);
     assert!(switch(None).await && !switch(None).await);
     assert!(!disabled(db).await);
-    let audit = db.store.audit(None, 10).await.expect("the audit");
+    let audit = db.audit(None, 10).await;
     let verbs: Vec<_> = audit.iter().map(|row| row.verb.as_str()).collect();
     assert_eq!(verbs, ["enable_endpoint", "disable_endpoint"]);
 }
@@ -285,7 +287,7 @@ async fn what_an_endpoint_showed_is_written_only_where_its_row_still_has_the_url
     assert!(note(db, Some(URL), Change::Works).await);
     assert!(note(db, Some(URL), gone()).await && !note(db, Some(URL), gone()).await);
     assert!(disabled(db).await);
-    let audit = db.store.audit(None, 10).await.expect("the audit");
+    let audit = db.audit(None, 10).await;
     let rows: Vec<_> = audit.iter().map(|row| (row.verb.as_str(), row.who.as_str())).collect();
     assert_eq!(rows, [("disable_endpoint", "w")]);
     // One of the configuration has a row for its state alone.
@@ -307,7 +309,7 @@ async fn move_to(db: &TestDatabase, url: &str) {
 
 async fn another_url_enables_what_disabled_itself_and_never_what_a_person_did(db: &TestDatabase) {
     let (a, b) = ("https://acme.example/a", "https://acme.example/b");
-    let actor = Actor { who: "ops".to_owned(), reason: Some("they left".to_owned()) };
+    let actor = Actor { who: "ops".to_owned(), reason: Some("they left".to_owned()), ..Actor::default() };
     let failing = async || db.store.endpoints("hooks").await.expect("readable").1[0].failing_since.is_some();
     move_to(db, a).await;
     assert!(note(db, Some(a), Change::Fails).await && note(db, Some(a), gone()).await);

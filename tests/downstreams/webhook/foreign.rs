@@ -79,18 +79,14 @@ impl Gate for Open {
 
 fn effect(number: usize) -> Effect {
     Effect {
-        id: EffectId::new(1),
-        downstream: "hooks".into(),
         operation: Some("order.paid".to_owned()),
-        key: format!("order-{number}/paid"),
-        payload: None,
-        body: None,
-        content_type: None,
-        headers: None,
         target: Some("acme".to_owned()),
-        metadata: None,
-        trace_context: None,
-        created_at: Timestamp::from_micros(1_522_893_384_000_007),
+        ..Effect::new(
+            EffectId::new(1),
+            "hooks",
+            format!("order-{number}/paid"),
+            Timestamp::from_micros(1_522_893_384_000_007),
+        )
     }
 }
 

@@ -4,6 +4,7 @@
 mod commands;
 mod endpoints;
 mod foreign;
+mod look;
 mod roles;
 
 use std::sync::{Arc, Mutex};

@@ -250,7 +250,7 @@ async fn people(
     plan: Plan,
     (stop, mut chance): (CancellationToken, Chance),
 ) {
-    let mika = Actor { who: "mika".to_owned(), reason: Some("looked at it".to_owned()) };
+    let mika = Actor { who: "mika".to_owned(), reason: Some("looked at it".to_owned()), ..Actor::default() };
     let choices = [
         (State::Failed, Verb::Retry),
         (State::Failed, Verb::Redact),
@@ -264,8 +264,8 @@ async fn people(
     while !stop.is_cancelled() {
         tick.tick().await;
         // Nothing else ends what is in doubt, and what has not ended stays.
-        let doubtful = Filter { state: Some(State::InDoubt), limit: 20, ..Filter::default() };
-        for effect in store.effects(&doubtful).await.expect("a page is readable") {
+        let doubtful = Filter { states: vec![State::InDoubt], limit: 20, ..Filter::default() };
+        for effect in store.effects(&doubtful).await.expect("a page is readable").effects {
             let verb = if chance.percent(50) {
                 Verb::ResolveNotApplied
             } else {
@@ -274,8 +274,8 @@ async fn people(
             store.act(effect.id, &verb, &mika, None).await.expect("acting works");
         }
         let (state, verb) = &choices[usize::try_from(chance.below(7)).unwrap_or(0)];
-        let filter = Filter { state: Some(*state), limit: 20, ..Filter::default() };
-        let found = store.effects(&filter).await.expect("a page is readable");
+        let filter = Filter { states: vec![*state], limit: 20, ..Filter::default() };
+        let found = store.effects(&filter).await.expect("a page is readable").effects;
         let Some(effect) = found.get(usize::try_from(chance.below(20)).unwrap_or(0)) else { continue };
         // Refused or gone meanwhile: that is what people are told, too.
         store.act(effect.id, verb, &mika, None).await.expect("acting works");

@@ -277,7 +277,12 @@ async fn people_see_what_was_answered(db: &TestDatabase) {
     }
     let open = begun(db, &request("a", "open", "1")).await;
     let seen = async |scope: Option<&str>, key: Option<&str>, limit: u32| {
-        let filter = RequestFilter { scope: scope.map(str::to_owned), key: key.map(str::to_owned), limit };
+        let filter = RequestFilter {
+            scope: scope.map(str::to_owned),
+            key: key.map(str::to_owned),
+            limit,
+            ..RequestFilter::default()
+        };
         let found = db.store.requests(&filter).await.expect("readable");
         found.into_iter().map(|info| (info.scope, info.key, info.effects)).collect::<Vec<_>>()
     };

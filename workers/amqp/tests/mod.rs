@@ -43,18 +43,13 @@ impl Gate for Fixed {
 
 fn effect() -> Effect {
     Effect {
-        id: EffectId::new(17),
-        downstream: "orders".into(),
-        operation: None,
-        key: "order-17/placed".to_owned(),
         payload: Some(r#"{"amount":1500}"#.to_owned()),
-        body: None,
-        content_type: None,
-        headers: None,
-        target: None,
-        metadata: None,
-        trace_context: None,
-        created_at: Timestamp::from_micros(1_700_000_000_999_999),
+        ..Effect::new(
+            EffectId::new(17),
+            "orders",
+            "order-17/placed",
+            Timestamp::from_micros(1_700_000_000_999_999),
+        )
     }
 }
 

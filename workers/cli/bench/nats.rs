@@ -13,13 +13,10 @@ use super::{
     payload,
 };
 
-const STREAM: &str = "AFTERCOMMIT_BENCH";
-const SUBJECT: &str = "aftercommit.bench";
-
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It writes to the database: use an empty one. It makes the stream
-AFTERCOMMIT_BENCH (in files) anew, and deletes it afterwards.
+It writes to the database: use an empty one. It makes a stream of its own (in
+files), and deletes it afterwards.
 
 Example:
   aftercommit bench nats --url nats://localhost --database sqlite:b.db")]
@@ -33,10 +30,13 @@ pub(crate) struct NatsArgs {
 
 pub(super) async fn run(context: &Context, args: &NatsArgs) -> anyhow::Result<Exit> {
     let jetstream = jetstream::new(connect(&args.url).await?);
-    let bench = Bench { url: args.url.clone(), jetstream };
+    // Another bench may measure the same server.
+    let me = std::process::id();
+    let (stream, subject) = (format!("AFTERCOMMIT_BENCH_{me}"), format!("aftercommit.bench.{me}"));
+    let bench = Bench { url: args.url.clone(), jetstream, stream, subject };
     let exit = brokers::run(context, &args.broker, &bench).await;
     // Whatever was found, nothing is left behind; a stream that is not there needs no deletion.
-    bench.jetstream.delete_stream(STREAM).await.ok();
+    bench.jetstream.delete_stream(&bench.stream).await.ok();
     exit
 }
 
@@ -57,13 +57,15 @@ async fn connect(url: &str) -> anyhow::Result<async_nats::Client> {
 struct Bench {
     url: String,
     jetstream: jetstream::Context,
+    stream: String,
+    subject: String,
 }
 
 impl Broker for Bench {
     const KIND: &'static str = "nats";
 
     fn settings(&self) -> Vec<(&'static str, String)> {
-        vec![("stream", STREAM.to_owned()), ("subject", SUBJECT.to_owned())]
+        vec![("stream", self.stream.clone()), ("subject", self.subject.clone())]
     }
 
     fn url(&self) -> &str {
@@ -77,15 +79,16 @@ impl Broker for Bench {
         let mut tasks = JoinSet::new();
         for lane in 0..lanes {
             let (client, text) = (client.clone(), text.clone());
+            let (stream, subject) = (self.stream.clone(), self.subject.clone());
             let messages = share(args.effects, lane, lanes);
             tasks.spawn(async move {
                 for n in 0..messages {
                     let mut headers = HeaderMap::new();
                     headers.insert("Nats-Msg-Id", format!("loop-{lane}-{n}"));
-                    headers.insert("Nats-Expected-Stream", STREAM);
+                    headers.insert("Nats-Expected-Stream", stream.as_str());
                     headers.insert("Content-Type", "application/json");
                     let request = async_nats::Request::new().headers(headers).payload(text.clone());
-                    client.send_request(SUBJECT, request).await?;
+                    client.send_request(subject.clone(), request).await?;
                 }
                 Ok::<(), async_nats::RequestError>(())
             });
@@ -97,18 +100,18 @@ impl Broker for Bench {
     }
 
     async fn emptied(&self) -> anyhow::Result<u64> {
-        let messages = match self.jetstream.get_stream(STREAM).await {
+        let messages = match self.jetstream.get_stream(&self.stream).await {
             Ok(mut stream) => stream.info().await.context("reading the stream")?.state.messages,
             Err(_missing) => 0,
         };
-        self.jetstream.delete_stream(STREAM).await.ok();
+        self.jetstream.delete_stream(&self.stream).await.ok();
         let config = jetstream::stream::Config {
-            name: STREAM.to_owned(),
-            subjects: vec![SUBJECT.to_owned()],
+            name: self.stream.clone(),
+            subjects: vec![self.subject.clone()],
             duplicate_window: Duration::from_secs(120),
             ..jetstream::stream::Config::default()
         };
-        self.jetstream.create_stream(config).await.context("making the stream AFTERCOMMIT_BENCH")?;
+        self.jetstream.create_stream(config).await.context("making the bench's stream")?;
         Ok(messages)
     }
 }

@@ -11,12 +11,10 @@ use super::{
     payload,
 };
 
-const STREAM: &str = "aftercommit-bench";
-
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It writes to the database: use an empty one. It makes the stream
-aftercommit-bench anew, and deletes it afterwards; markers live for two minutes.
+It writes to the database: use an empty one. It makes a stream of its own, and
+deletes it afterwards; markers live for two minutes.
 
 Example:
   aftercommit bench redis --url redis://localhost --database sqlite:b.db")]
@@ -29,11 +27,18 @@ pub(crate) struct RedisArgs {
 }
 
 pub(super) async fn run(context: &Context, args: &RedisArgs) -> anyhow::Result<Exit> {
-    brokers::run(context, &args.broker, &Bench { url: args.url.clone() }).await
+    // Another bench may measure the same server.
+    let stream = format!("aftercommit-bench-{}", std::process::id());
+    let bench = Bench { url: args.url.clone(), stream };
+    let exit = brokers::run(context, &args.broker, &bench).await;
+    // Whatever was found, nothing is left behind.
+    bench.emptied().await.ok();
+    exit
 }
 
 struct Bench {
     url: String,
+    stream: String,
 }
 
 impl Bench {
@@ -50,7 +55,7 @@ impl Broker for Bench {
     const KIND: &'static str = "redis";
 
     fn settings(&self) -> Vec<(&'static str, String)> {
-        vec![("stream", STREAM.to_owned())]
+        vec![("stream", self.stream.clone())]
     }
 
     fn url(&self) -> &str {
@@ -64,11 +69,12 @@ impl Broker for Bench {
         let mut tasks = JoinSet::new();
         for lane in 0..lanes {
             let (mut connection, text) = (connection.clone(), text.clone());
+            let stream = self.stream.clone();
             let entries = share(args.effects, lane, lanes);
             tasks.spawn(async move {
                 for n in 0..entries {
                     let mut command = ::redis::cmd("XADD");
-                    command.arg(STREAM).arg("*").arg("key").arg(format!("loop-{lane}-{n}"));
+                    command.arg(&stream).arg("*").arg("key").arg(format!("loop-{lane}-{n}"));
                     command.arg("content_type").arg("application/json").arg("body").arg(text.as_str());
                     command.query_async::<::redis::Value>(&mut connection).await?;
                 }
@@ -84,12 +90,12 @@ impl Broker for Bench {
     async fn emptied(&self) -> anyhow::Result<u64> {
         let mut connection = self.connect().await?;
         let entries: u64 = ::redis::cmd("XLEN")
-            .arg(STREAM)
+            .arg(&self.stream)
             .query_async(&mut connection)
             .await
             .context("counting entries")?;
         ::redis::cmd("DEL")
-            .arg(STREAM)
+            .arg(&self.stream)
             .query_async::<::redis::Value>(&mut connection)
             .await
             .context("deleting the bench's stream")?;

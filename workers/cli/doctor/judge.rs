@@ -1,11 +1,13 @@
 //! What the facts mean. Pure: the same facts, the same words.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use aftercommit::{
     clock::Timestamp,
+    effect::EffectId,
     store::{Breaker, DownstreamInfo, Examined, WorkerInfo, identity::Hold},
 };
+use aftercommit_workers::config::nearest;
 
 use super::Check;
 use crate::cli::{
@@ -182,7 +184,55 @@ fn downstream(info: &DownstreamInfo, now: Timestamp) -> Vec<Check> {
         let remedy = format!("decide: `{} effects list --state in_doubt --downstream {name}`", invocation());
         findings.push(Check::warn("in doubt", found, remedy));
     }
+    if info.failed > 0 {
+        let found = format!("{name}: {} failed, never applied", plural(info.failed, "effect"));
+        let remedy = format!(
+            "see why (`{0} effects list --state failed --downstream {name}`); once the cause is removed `{0} effects retry \
+             --all --state failed --downstream {name}`, else they stay until their keys are dropped",
+            invocation()
+        );
+        findings.push(Check::warn("failed", found, remedy));
+    }
     findings
+}
+
+/// The endpoints of a downstream that has many: each problem is a name, and why it cannot be called from here.
+pub(super) fn endpoints(downstream: &str, problems: &[(String, String)]) -> Vec<Check> {
+    let remedy = || {
+        format!(
+            "set the secret where the workers run, or correct the endpoint; then `{} downstreams test {downstream}`",
+            invocation()
+        )
+    };
+    let of = |(name, why): &(String, String)| {
+        let found = format!("{downstream}: nothing can be sent to the endpoint {name}: {why}");
+        Check::fail("endpoint", found, remedy())
+    };
+    problems.iter().map(of).collect()
+}
+
+/// Effects that wait, and the operations that they name, held against those that their downstream has in this configuration.
+pub(super) fn operations(downstream: &str, known: &[&str], waiting: &[(EffectId, String)]) -> Vec<Check> {
+    let mut strange: BTreeMap<&str, (u64, EffectId)> = BTreeMap::new();
+    for (id, name) in waiting.iter().filter(|(_, name)| !known.contains(&name.as_str())) {
+        let (count, first) = strange.entry(name).or_insert((0, *id));
+        (*count, *first) = (*count + 1, (*first).min(*id));
+    }
+    let of = |(name, (count, first)): (&str, (u64, EffectId))| {
+        let found = format!(
+            "{downstream}: {} for the operation {name}, which it does not have in this configuration; none of them can be \
+             sent (the first is {first})",
+            plural(count, "waiting effect")
+        );
+        let hint = nearest(name, known.iter().copied())
+            .map_or_else(String::new, |nearest| format!(" (is {nearest} meant?)"));
+        let remedy = format!(
+            "correct the name where effects are written{hint} and cancel these, or add \
+             [downstream.{downstream}.operations.{name}] for the workers"
+        );
+        Check::fail("operation", found, remedy)
+    };
+    strange.into_iter().map(of).collect()
 }
 
 /// What keeps its effects from being sent, if anything does.
@@ -258,6 +308,46 @@ mod tests {
             assert_eq!(told.level, Level::Warn);
             assert!(told.remedy.as_ref().is_some_and(|said| said.contains(remedy)), "{told:?}");
         }
+    }
+
+    #[test]
+    fn failed_effects_are_counted_with_what_to_do() {
+        let failed = DownstreamInfo { failed: 3, ..info(Some("http"), 1, 0, None) };
+        let checks = downstream(&failed, Timestamp::from_micros(0));
+        let told = checks.iter().find(|check| check.check == "failed").expect("they are told");
+        assert_eq!(
+            (told.level, told.found.as_str()),
+            (Level::Warn, "payments: 3 effects failed, never applied")
+        );
+        let remedy = told.remedy.as_deref().unwrap_or_default();
+        assert!(remedy.contains("effects list --state failed --downstream payments"), "{remedy}");
+        assert!(remedy.contains("effects retry --all --state failed --downstream payments"), "{remedy}");
+        let none = downstream(&info(Some("http"), 1, 0, None), Timestamp::from_micros(0));
+        assert!(none.iter().all(|check| check.check != "failed"));
+    }
+
+    #[test]
+    fn an_endpoint_that_cannot_be_called_is_a_failure() {
+        let problems = [("acme".to_owned(), "HOOK_ACME is not set".to_owned())];
+        let checks = endpoints("hooks", &problems);
+        assert_eq!((checks.len(), checks[0].level), (1, Level::Fail));
+        assert!(checks[0].found.contains("endpoint acme: HOOK_ACME is not set"), "{checks:?}");
+        assert!(endpoints("hooks", &[]).is_empty());
+    }
+
+    #[test]
+    fn effects_for_an_operation_that_nobody_configured_are_a_failure() {
+        let all = [(9, "refnd"), (7, "refund"), (4, "refnd")];
+        let all = all.map(|(id, name)| (EffectId::new(id), name.to_owned()));
+        let checks = operations("payments", &["charge", "refund"], &all);
+        assert_eq!((checks.len(), checks[0].level), (1, Level::Fail));
+        let found = &checks[0].found;
+        assert!(found.contains("2 waiting effects for the operation refnd"), "{found}");
+        assert!(found.contains("the first is 4"), "{found}");
+        let remedy = checks[0].remedy.as_deref().unwrap_or_default();
+        assert!(remedy.contains("is refund meant?"), "{remedy}");
+        assert!(remedy.contains("[downstream.payments.operations.refnd]"), "{remedy}");
+        assert!(operations("payments", &["refund"], &all[1..2]).is_empty());
     }
 
     #[test]

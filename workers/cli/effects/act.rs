@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::{
     bulk::{self, Asked, Many},
-    follow::STORED,
+    follow::{self, STORED},
     several::Tally,
     show::absent,
 };
@@ -238,6 +238,15 @@ pub(super) async fn resend(context: &Context, args: &ResendArgs) -> anyhow::Resu
 
 /// What a resend does to the outside world.
 fn outside(effect: &Status) -> String {
+    if follow::is_of_a_used_key(effect) {
+        return format!(
+            "{} knew the key {} of effect {} before it was ever sent. A resend would get the same answer or, once the key is \
+             forgotten there, act a second time: better resolve it, and write a new effect with a new key.",
+            clean(&effect.downstream),
+            clean(&effect.idempotency_key),
+            effect.id
+        );
+    }
     format!(
         "Effect {} may have been applied at {} already. A resend sends the same request with the same key {} \
          once more, now; unless {} still recognises the key, it may be applied a second time.",
@@ -266,7 +275,7 @@ async fn act(context: &Context, target: &Target, verb: &Verb) -> anyhow::Result<
 }
 
 async fn all(context: &Context, verb: &Verb, target: &Target) -> anyhow::Result<Exit> {
-    let actor = Actor { who: who(), reason: target.reason.clone() };
+    let actor = actor(target.reason.clone());
     bulk::run(context, verb, &target.many, actor, Asked::flag(target.yes)).await
 }
 
@@ -289,7 +298,7 @@ async fn one(
     verb: &Verb,
     target: &Target,
 ) -> anyhow::Result<()> {
-    let actor = Actor { who: who(), reason: target.reason.clone() };
+    let actor = actor(target.reason.clone());
     for tried in 0.. {
         let seen = Seen { state: effect.state, token: effect.token };
         match store.act(effect.id, verb, &actor, Some(seen)).await? {
@@ -333,6 +342,10 @@ fn told(context: &Context, change: &Change, now: &Status) -> anyhow::Result<()> 
         }
         Change::End(state) => format!("{state} now"),
         Change::Park(why) => format!("in doubt: {why}"),
+        Change::Reissue(_) => match now.superseded_by {
+            Some(new) => format!("superseded by effect {new}, the same request with a new key"),
+            None => "superseded".to_owned(),
+        },
         Change::Redact => "redacted; its key and its outcome are kept".to_owned(),
         Change::Probe(at, why) => format!("in doubt, to be probed at {at}: {why}"),
     };
@@ -340,8 +353,13 @@ fn told(context: &Context, change: &Change, now: &Status) -> anyhow::Result<()> 
     Ok(())
 }
 
+/// Who acts here, and why.
+pub(crate) fn actor(reason: Option<String>) -> Actor {
+    Actor { who: who(), reason, from: Some("command line".to_owned()), bulk: None }
+}
+
 /// Who acts: the login name, for the audit.
-pub(crate) fn who() -> String {
+fn who() -> String {
     ["AFTERCOMMIT_OPERATOR", "SUDO_USER", "USER", "LOGNAME"]
         .iter()
         .filter_map(|name| std::env::var(name).ok())

@@ -2,33 +2,43 @@
 
 use aftercommit::{
     clock::Timestamp,
+    decision::KEY_USED_BEFORE,
     outcome::Verdict,
     state::State,
-    store::{LoggedAttempt, Status},
+    store::{DownstreamInfo, LoggedAttempt, PausedBy, Status},
 };
 
 use crate::cli::{
     Context,
     clean::clean,
-    times::{relative, utc},
+    times::{relative, utc, utc_and_words},
 };
 
-/// What follows, and the commands that change it.
-pub(crate) fn words(
-    effect: &Status,
-    attempts: &[LoggedAttempt],
-    now: Timestamp,
-    context: &Context,
-) -> String {
-    said(effect, attempts, now, &context.invocation())
+/// What is known of an effect when it is told what follows.
+pub(crate) struct Known<'a> {
+    pub(crate) effect: &'a Status,
+    pub(crate) attempts: &'a [LoggedAttempt],
+    /// Its downstream, where that holds it.
+    pub(crate) holder: Option<&'a DownstreamInfo>,
+    /// Until when its last request may still be travelling, where one may.
+    pub(crate) quiet_at: Option<Timestamp>,
+    pub(crate) now: Timestamp,
 }
 
-fn said(effect: &Status, attempts: &[LoggedAttempt], now: Timestamp, command: &str) -> String {
+/// What follows, and the commands that change it.
+pub(crate) fn words(known: &Known<'_>, context: &Context) -> String {
+    said(known, &context.invocation())
+}
+
+fn said(known: &Known<'_>, command: &str) -> String {
+    let Known { effect, attempts, now, .. } = *known;
     match effect.state {
         State::Waiting => "It waits for its prerequisites; nothing is sent before they succeeded.".to_owned(),
-        State::Scheduled | State::Ready | State::Retrying => pending(effect, now, command),
+        State::Scheduled | State::Ready | State::Retrying => {
+            held(known, command).unwrap_or_else(|| pending(effect, now))
+        }
         State::InFlight => in_flight(effect, now),
-        State::InDoubt => in_doubt(effect, now, command),
+        State::InDoubt => in_doubt(known, command),
         State::Succeeded => succeeded(effect, command),
         State::Failed => failed(effect, attempts, command),
         State::Cancelled => "Nothing: it was called off before it was applied.".to_owned(),
@@ -40,31 +50,56 @@ fn said(effect: &Status, attempts: &[LoggedAttempt], now: Timestamp, command: &s
     }
 }
 
-fn pending(effect: &Status, now: Timestamp, command: &str) -> String {
-    match effect.held_by.as_deref() {
-        Some("unserved") => {
-            return format!(
-                "No live worker serves {}: start `{command} work` with a configuration that has it.",
-                clean(&effect.downstream)
-            );
-        }
-        Some("pause") => {
-            return format!(
-                "The downstream {} is paused, asked for patience, or its rate is used up: `{command} downstreams list` tells \
-                 which. Nothing is sent until that ends.",
-                clean(&effect.downstream)
-            );
-        }
-        Some("breaker") => {
-            return format!(
-                "The downstream {} does not answer; one call at a time finds out when it does again: `{command} downstreams \
-                 list`.",
-                clean(&effect.downstream)
-            );
-        }
-        Some(other) => return format!("It is held by {}.", clean(other)),
-        None => {}
+/// What holds it, and how that ends; nothing where nothing does.
+fn held(known: &Known<'_>, command: &str) -> Option<String> {
+    let downstream = clean(&known.effect.downstream);
+    Some(match known.effect.held_by.as_deref()? {
+        "unserved" => format!(
+            "No live worker serves {downstream}: start `{command} work` with a configuration that has it."
+        ),
+        "pause" => paused(known, command),
+        "breaker" => format!(
+            "The downstream {downstream} does not answer; one call at a time finds out when it does again: `{command} \
+             downstreams list`."
+        ),
+        other => format!("It is held by {}.", clean(other)),
+    })
+}
+
+/// Who paused its downstream, when and why; or until when it asked to be left alone.
+fn paused(known: &Known<'_>, command: &str) -> String {
+    let downstream = clean(&known.effect.downstream);
+    let reason = |text: Option<&String>| text.map(|text| format!(": {}", clean(text))).unwrap_or_default();
+    if let Some(PausedBy { at, who, reason: why }) = known.holder.and_then(|info| info.paused.as_ref()) {
+        return format!(
+            "The downstream {downstream} was paused by {} at {}{}.\nNothing is sent until somebody resumes it:\n{}",
+            clean(who),
+            utc_and_words(*at, known.now),
+            reason(why.as_ref()),
+            line(command, &format!("downstreams resume {downstream}")),
+        );
     }
+    if let Some((info, until)) = known.holder.and_then(|info| Some((info, info.paused_until?))) {
+        return format!(
+            "{} asked to be left alone until {}{}. It is sent after that.",
+            clean(info.origin.as_deref().unwrap_or(&downstream)),
+            utc_and_words(until, known.now),
+            reason(info.hold_reason.as_ref())
+        );
+    }
+    match known.holder.and_then(|info| info.rate.as_deref()) {
+        Some(rate) => format!(
+            "The calls that the fleet may make to {downstream} ({}) are used up for now; it is sent when it is its turn.",
+            clean(rate)
+        ),
+        None => format!(
+            "The downstream {downstream} is paused, asked for patience, or its rate is used up: `{command} downstreams list` \
+             tells which. Nothing is sent until that ends."
+        ),
+    }
+}
+
+fn pending(effect: &Status, now: Timestamp) -> String {
     let due = effect.due_at.filter(|due| *due > now);
     let next = due.map_or_else(
         || "A worker sends it next.".to_owned(),
@@ -94,7 +129,8 @@ fn in_flight(effect: &Status, now: Timestamp) -> String {
     }
 }
 
-fn in_doubt(effect: &Status, now: Timestamp, command: &str) -> String {
+fn in_doubt(known: &Known<'_>, command: &str) -> String {
+    let Known { effect, quiet_at, now, .. } = *known;
     let id = effect.id;
     let why = effect.last_error.as_deref().unwrap_or("its outcome could not be known");
     let why = clean(why.trim_end_matches('.'));
@@ -103,17 +139,38 @@ fn in_doubt(effect: &Status, now: Timestamp, command: &str) -> String {
         .filter(|due| *due > now)
         .map(|due| format!("The downstream is asked {}. ", relative(due, now)))
         .unwrap_or_default();
+    let probe = match held(known, command) {
+        Some(held) => format!("{held}\n"),
+        None => probe,
+    };
+    let wait = quiet_at.filter(|until| *until > now).map_or_else(String::new, |until| {
+        format!(
+            "Its last request may still be travelling: nobody can resolve or resend it before {}.\n",
+            utc_and_words(until, now)
+        )
+    });
+    let once_more = if is_of_a_used_key(effect) {
+        "A resend settles nothing: it would get the same answer or, once the downstream has forgotten the key, act a second \
+         time. What is still wanted is a new effect with a new key."
+            .to_owned()
+    } else {
+        let resend = line(command, &format!("effects resend {id} --reason 'why twice does no harm'"));
+        format!("or send it once more, which may apply it twice:\n{resend}")
+    };
     format!(
         "In doubt because {why}.\n\
-         It may or may not have been applied; nothing is sent again on its own. {probe}\
-         Look at {} for the key {}, then say what you found:\n{}\n{}\n\
-         or send it once more, which may apply it twice:\n{}",
+         It may or may not have been applied; nothing is sent again on its own. {probe}{wait}\
+         Look at {} for the key {}, then say what you found:\n{}\n{}\n{once_more}",
         clean(&effect.downstream),
         clean(&effect.idempotency_key),
         line(command, &format!("effects resolve {id} --as applied --reason 'seen there'")),
         line(command, &format!("effects resolve {id} --as not-applied --reason 'not there'")),
-        line(command, &format!("effects resend {id} --reason 'why twice does no harm'")),
     )
+}
+
+/// Whether the downstream knew its key before it was ever sent: a message broker drops whatever comes under it.
+pub(super) fn is_of_a_used_key(effect: &Status) -> bool {
+    effect.last_error.as_deref().is_some_and(|why| why.starts_with(KEY_USED_BEFORE))
 }
 
 fn succeeded(effect: &Status, command: &str) -> String {
@@ -140,7 +197,9 @@ fn failed(effect: &Status, attempts: &[LoggedAttempt], command: &str) -> String 
         return format!("Nothing: it was never applied. {LOG_DROPPED}.");
     }
     let retry = line(command, &format!("effects retry {}", effect.id));
-    if attempts.last().is_some_and(|attempt| attempt.phase == RENDER) {
+    // A late row tells of an earlier attempt.
+    let last = attempts.iter().rev().find(|attempt| !attempt.late);
+    if last.is_some_and(|attempt| attempt.phase == RENDER) {
         return format!(
             "Nothing on its own: no request could be made of it, and nothing was sent. The effect itself cannot be \
              changed: a retry can only help if the configuration was the cause and was corrected:\n{retry}\n\
@@ -192,95 +251,4 @@ pub(super) fn unknown_since(effect: &Status, attempts: &[LoggedAttempt]) -> Opti
 }
 
 #[cfg(test)]
-mod tests {
-    use aftercommit::effect::EffectId;
-
-    use super::*;
-
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_micros(seconds * 1_000_000 + 123_456)
-    }
-
-    fn effect(state: State) -> Status {
-        Status {
-            id: EffectId::new(17),
-            downstream: "payments".to_owned(),
-            operation: None,
-            idempotency_key: "order-17".to_owned(),
-            state,
-            held_by: None,
-            attempts: 1,
-            due_at: None,
-            first_sent_at: Some(at(10)),
-            safe_until: None,
-            lease_until: None,
-            worker: None,
-            last_outcome: Some(Verdict::Rejected),
-            last_error: Some("refused\x1b[2J".to_owned()),
-            response_status: Some(402),
-            refusal_stored: false,
-            payload_dropped: false,
-            log_dropped: false,
-            response: None,
-            metadata: None,
-            superseded_by: None,
-            created_at: at(1),
-            finished_at: None,
-            token: 1,
-        }
-    }
-
-    fn attempt(outcome: Verdict, phase: &str) -> LoggedAttempt {
-        LoggedAttempt {
-            effect_id: EffectId::new(17),
-            attempt: 1,
-            token: 1,
-            worker: None,
-            started_at: at(10),
-            ended_at: Some(at(20)),
-            phase: phase.to_owned(),
-            outcome,
-            response_status: None,
-            error: None,
-            late: false,
-        }
-    }
-
-    #[test]
-    fn a_retry_is_recommended_only_where_it_would_not_be_refused() {
-        let stored = Status { refusal_stored: true, ..effect(State::Failed) };
-        let words = said(&stored, &[attempt(Verdict::Rejected, "response")], at(30), "aftercommit");
-        assert!(words.contains("new key") && !words.contains("effects retry"), "{words}");
-        for dropped in [
-            Status { payload_dropped: true, ..effect(State::Failed) },
-            Status { log_dropped: true, ..effect(State::Failed) },
-        ] {
-            let words = said(&dropped, &[], at(30), "aftercommit");
-            assert!(words.contains("new key") && !words.contains("effects retry"), "{words}");
-        }
-        let words = said(&effect(State::Failed), &[], at(30), "aftercommit --database sqlite:x.db");
-        assert!(words.contains("aftercommit --database sqlite:x.db effects retry 17"), "{words}");
-        let unsent = [attempt(Verdict::NotApplied, RENDER)];
-        let words = said(&effect(State::Failed), &unsent, at(30), "aftercommit");
-        assert!(words.contains("only help if the configuration was the cause"), "{words}");
-    }
-
-    #[test]
-    fn what_follows_has_no_microseconds_and_no_control_characters() {
-        let mut retrying =
-            Status { due_at: Some(at(90)), safe_until: Some(at(900)), ..effect(State::Retrying) };
-        retrying.last_outcome = Some(Verdict::Unknown);
-        let words = said(&retrying, &[], at(30), "aftercommit");
-        assert!(words.contains("in 60 s") && !words.contains(".123456"), "{words}");
-        let words = said(&effect(State::InDoubt), &[], at(30), "aftercommit");
-        assert!(!words.contains('\x1b') && words.contains(r"refused\x1b[2J"), "{words}");
-    }
-
-    #[test]
-    fn an_effect_is_unknown_since_the_first_attempt_that_did_not_show_it() {
-        let attempts = [attempt(Verdict::NotApplied, "connect"), attempt(Verdict::Unknown, "response")];
-        assert_eq!(unknown_since(&effect(State::InDoubt), &attempts), Some(at(20)));
-        assert_eq!(unknown_since(&effect(State::InDoubt), &attempts[..1]), None);
-        assert_eq!(unknown_since(&effect(State::Failed), &attempts), None);
-    }
-}
+pub(super) mod tests;

@@ -41,11 +41,12 @@ impl Which {
     /// As the store asks for it.
     pub(super) fn filter(&self, before: Option<EffectId>) -> Filter {
         Filter {
-            state: self.state,
+            states: self.state.into_iter().collect(),
             downstream: self.downstream.clone(),
             key: self.key.clone(),
             before,
             limit: self.limit.min(PAGE_MAX),
+            ..Filter::default()
         }
     }
 }
@@ -69,32 +70,32 @@ pub(super) async fn run(context: &Context, args: &ListArgs) -> anyhow::Result<Ex
     let store = context.open().await?;
     let mut before = args.before;
     let mut left = args.which.limit;
-    let mut all: Vec<Status> = Vec::new();
+    let (mut all, mut any): (Vec<Status>, bool) = (Vec::new(), false);
     // A page is bounded; whoever asks for more gets more pages.
     while left > 0 {
         let mut filter = args.which.filter(before);
         filter.limit = left.min(PAGE_MAX);
         let page = store.effects(&filter).await?;
-        let full = page.len() == usize::try_from(filter.limit).unwrap_or(usize::MAX);
-        left -= u32::try_from(page.len()).unwrap_or(left).min(left);
-        before = page.last().map(|status| status.id);
-        all.extend(page);
-        if !full {
+        left -= u32::try_from(page.effects.len()).unwrap_or(left).min(left);
+        before = page.next;
+        any |= !page.effects.is_empty();
+        // A table is as wide as its widest row; lines of JSON need not wait for each other.
+        if context.json() {
+            json::print_all(page.effects.iter().map(EffectJson::from))?;
+        } else {
+            all.extend(page.effects);
+        }
+        if before.is_none() {
             break;
         }
     }
-    if all.is_empty()
-        && let Some(name) = &args.which.downstream
-    {
+    if !any && let Some(name) = &args.which.downstream {
         known_downstream(store.as_ref(), name).await?;
     }
     if context.json() {
-        for status in &all {
-            json::print(&EffectJson::from(status))?;
-        }
         return Ok(Exit::Ok);
     }
-    if all.is_empty() {
+    if !any {
         talk!("No effects.");
         return Ok(Exit::Ok);
     }

@@ -4,6 +4,7 @@ mod act;
 mod bulk;
 mod follow;
 mod list;
+mod recipients;
 mod request;
 mod several;
 mod show;
@@ -13,7 +14,7 @@ use clap::Subcommand;
 
 use super::{Context, Exit};
 
-pub(super) use act::who;
+pub(super) use act::actor;
 pub(super) use show::absent;
 
 #[derive(Debug, Subcommand)]

@@ -37,23 +37,27 @@ pub(super) async fn read(store: &dyn Database, id: EffectId, look: Look) -> anyh
     }
 }
 
-/// A target as far as it may be shown: its path and query may be as secret as a password (webhook URLs are), so they belong to
-/// the content.
+/// A target as far as it may be shown unasked. A path, or a name (a recipient, an endpoint, a subject, a stream, a routing key)
+/// says whose effect this is. What follows the host of a whole URL may be as secret as a password (webhook URLs are), and so may a
+/// query: they belong to the content, and so does what looks like neither.
 fn shown(target: &str, look: Look) -> String {
     if look == Look::Whole {
         return target.to_owned();
     }
-    match url::Url::parse(target)
-        .ok()
-        .filter(url::Url::has_host)
-        .map(|url| url.origin().ascii_serialization())
-    {
-        Some(origin) => format!("{origin}/…"),
-        None => format!(
-            "{} (--payload shows them)",
-            plural(u64::try_from(target.chars().count()).unwrap_or(u64::MAX), "character")
-        ),
+    if let Some(url) = url::Url::parse(target).ok().filter(url::Url::has_host) {
+        return format!("{}/…", url.origin().ascii_serialization());
     }
+    let (path, query) = target.split_once('?').map_or((target, ""), |(path, _)| (path, "?…"));
+    let is_plain = |text: &str| !text.chars().any(|c| c.is_whitespace() || "?#\\".contains(c));
+    let is_name =
+        || is_plain(target) && !target.contains("://") && !(target.contains('@') && target.contains(':'));
+    if (path.starts_with('/') && is_plain(path)) || is_name() {
+        return format!("{path}{query}");
+    }
+    format!(
+        "{} (--payload shows them)",
+        plural(u64::try_from(target.chars().count()).unwrap_or(u64::MAX), "character")
+    )
 }
 
 /// Lines below the others of `effects show`.
@@ -119,4 +123,31 @@ pub(super) fn json(intent: &Option<Intent>, look: Look) -> Value {
         Content::Json(None) | Content::Bytes(None) | Content::None | Content::Dropped => {}
     }
     view
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_shows_whose_effect_it_is_and_nothing_that_may_be_secret() {
+        for (target, wanted) in [
+            ("/orders/17", "/orders/17"),
+            ("/hooks/17?token=sesame", "/hooks/17?…"),
+            ("ann@shop.test", "ann@shop.test"),
+            ("orders.eu.placed", "orders.eu.placed"),
+            ("acme", "acme"),
+            ("https://hooks.test:8443/T0/sesame?t=sesame", "https://hooks.test:8443/…"),
+            ("http://me:sesame@hooks.test/", "http://hooks.test/…"),
+        ] {
+            assert_eq!(shown(target, Look::Size), wanted);
+            assert_eq!(shown(target, Look::Whole), target);
+        }
+        for strange in
+            ["https://hooks.test1:99999/sesame", "me:sesame@hooks", "a sesame", "x?sesame", "a\\sesame"]
+        {
+            let shown = shown(strange, Look::Size);
+            assert!(!shown.contains("sesame") && shown.contains("--payload"), "{strange}: {shown}");
+        }
+    }
 }

@@ -4,12 +4,19 @@ use std::fmt::Write as _;
 
 use aftercommit::{
     clock::Timestamp,
-    effect::EffectId,
-    store::{LoggedAttempt, Look, Status},
+    effect::{Effect, EffectId},
+    store::{Content, Database, DownstreamInfo, Intent, LoggedAttempt, Look, Status},
 };
+use aftercommit_workers::config::DownstreamSettings;
 use clap::Args;
+use serde_json::json;
 
-use super::{follow, list, request};
+use super::{
+    follow::{self, Known},
+    list,
+    recipients::{self, Recipient},
+    request,
+};
 use crate::cli::{
     Context, Exit, Grid,
     clean::clean,
@@ -42,32 +49,100 @@ pub(super) async fn run(context: &Context, args: &ShowArgs) -> anyhow::Result<Ex
     let store = context.open().await?;
     let id = args.id;
     let Some(effect) = store.effect(id).await? else { return Err(absent(id)) };
-    let attempts = store.attempts(id).await?;
     let look = if args.payload { Look::Whole } else { Look::Size };
-    let sent = request::read(store.as_ref(), id, look).await?;
-    let now = store.now().await?;
-    let follows = follow::words(&effect, &attempts, now, context);
-    if context.json() {
-        let mut view = EffectJson::from(&effect);
-        view.attempt_log = Some(attempts.iter().map(AttemptJson::from).collect());
-        view.what_follows = Some(follows);
-        view.request = Some(request::json(&sent, look));
-        json::print(&view)?;
-        return Ok(Exit::Ok);
+    let seen = see(context, store.as_ref(), effect, look).await?;
+    if context.json() { print_json(context, &seen, look) } else { print(context, &seen, look) }
+}
+
+/// All that is shown of one effect.
+struct Seen {
+    effect: Status,
+    attempts: Vec<LoggedAttempt>,
+    sent: Option<Intent>,
+    /// What its downstream knows it by besides its key.
+    known_as: Option<(&'static str, String)>,
+    recipients: Vec<Recipient>,
+    holder: Option<DownstreamInfo>,
+    now: Timestamp,
+}
+
+async fn see(context: &Context, store: &dyn Database, effect: Status, look: Look) -> anyhow::Result<Seen> {
+    let attempts = store.attempts(effect.id).await?;
+    let mut sent = request::read(store, effect.id, look).await?;
+    let configured = configured(context, &effect.downstream);
+    let (mut known_as, mut recipients) = (None, Vec::new());
+    // Of a mail more is told, which stands in its payload; where that may be read, it is read here, and not printed.
+    let target = sent.as_ref().and_then(|sent| sent.target.clone()).unwrap_or_default();
+    if sent.is_some() && (target.contains('@') || configured.as_ref().is_some_and(|of| of.kind == "smtp")) {
+        let whole = store.intent(effect.id, Look::Whole).await?;
+        if let Some(Content::Json(Some(payload))) = whole.as_ref().map(|whole| &whole.content) {
+            recipients = recipients::of(store, &effect, (payload, &target)).await?;
+            known_as = configured.as_ref().and_then(|of| of.known_as(&rendered(&effect, payload, &sent)));
+        }
+        sent = if look == Look::Whole { whole } else { sent };
     }
+    let holder = if effect.held_by.is_some() {
+        store.downstreams().await?.into_iter().find(|info| info.name == effect.downstream)
+    } else {
+        None
+    };
+    Ok(Seen { attempts, sent, known_as, recipients, holder, now: store.now().await?, effect })
+}
+
+/// Its downstream as it is configured here, if it is.
+fn configured(context: &Context, downstream: &str) -> Option<DownstreamSettings> {
+    let settings = context.configured().ok().filter(|configured| *configured).and(context.settings().ok())?;
+    settings.downstreams.get(downstream).cloned()
+}
+
+/// The effect as its downstream is given it, as far as that is asked here.
+fn rendered(effect: &Status, payload: &str, sent: &Option<Intent>) -> Effect {
+    let (downstream, key) = (effect.downstream.as_str(), effect.idempotency_key.as_str());
+    Effect {
+        operation: effect.operation.clone(),
+        payload: Some(payload.to_owned()),
+        target: sent.as_ref().and_then(|sent| sent.target.clone()),
+        ..Effect::new(effect.id, downstream, key, effect.created_at)
+    }
+}
+
+fn follows(context: &Context, seen: &Seen) -> String {
+    let Seen { effect, attempts, holder, now, .. } = seen;
+    let quiet_at = effect.quiet_at;
+    follow::words(&Known { effect, attempts, holder: holder.as_ref(), quiet_at, now: *now }, context)
+}
+
+fn print_json(context: &Context, seen: &Seen, look: Look) -> anyhow::Result<Exit> {
+    let mut view = EffectJson::from(&seen.effect);
+    view.attempt_log = Some(seen.attempts.iter().map(AttemptJson::from).collect());
+    view.what_follows = Some(follows(context, seen));
+    view.request = Some(request::json(&seen.sent, look));
+    view.known_as = seen.known_as.as_ref().map(|(name, value)| json!({ *name: value }));
+    view.recipients = recipients::json(&seen.recipients);
+    json::print(&view)?;
+    Ok(Exit::Ok)
+}
+
+fn print(context: &Context, seen: &Seen, look: Look) -> anyhow::Result<Exit> {
+    let Seen { effect, attempts, sent, now, .. } = seen;
     // Under the value, so that a long one stays readable.
-    let described = describe(&effect, &attempts, now) + &request::lines(&sent, look, now);
+    let described = describe(seen) + &request::lines(sent, look, *now);
     data(wrapped(&described, width(), 16))?;
-    request::print_content(&sent)?;
+    request::print_content(sent)?;
     if effect.payload_dropped {
         data("\nThe payload was dropped; the key is kept.")?;
     }
     if effect.log_dropped {
         data("\nThe attempt log was dropped (retention.history).")?;
     }
-    if !attempts.is_empty() {
-        data(format!("\nAttempts\n{}", log(&attempts)))?;
+    if !seen.recipients.is_empty() {
+        let grid = recipients::grid(&seen.recipients, effect.id);
+        data(format!("\nRecipients of this mail, one effect each\n{grid}"))?;
     }
+    if !attempts.is_empty() {
+        data(format!("\nAttempts\n{}", log(attempts)))?;
+    }
+    let follows = follows(context, seen);
     data(format!("\nWhat follows\n{}", wrapped(&indented(&follows), width(), 2)))?;
     Ok(Exit::Ok)
 }
@@ -79,7 +154,9 @@ pub(crate) fn absent(id: EffectId) -> anyhow::Error {
 }
 
 /// One line per thing that is known of it.
-fn describe(effect: &Status, attempts: &[LoggedAttempt], now: Timestamp) -> String {
+fn describe(seen: &Seen) -> String {
+    let Seen { effect, attempts, now, .. } = seen;
+    let now = *now;
     let mut text = format!("Effect {}", effect.id);
     let mut line = |name: &str, value: Option<String>| {
         if let Some(value) = value {
@@ -89,6 +166,9 @@ fn describe(effect: &Status, attempts: &[LoggedAttempt], now: Timestamp) -> Stri
     let time = |at: Option<Timestamp>| at.map(|at| utc_and_words(at, now));
     line("downstream", Some(list::place(effect)));
     line("key", Some(effect.idempotency_key.clone()));
+    if let Some((name, value)) = &seen.known_as {
+        line(name, Some(value.clone()));
+    }
     line("state", Some(table::state_words(effect.state, effect.held_by.as_deref())));
     line("created", time(Some(effect.created_at)));
     line("due", time(effect.due_at).filter(|_| !effect.state.is_terminal()));

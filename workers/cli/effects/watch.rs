@@ -78,7 +78,7 @@ async fn draw(store: &dyn Database, args: &WatchArgs) -> anyhow::Result<()> {
     // A terminal that does not know its height says 0.
     let height = if height == 0 { 24 } else { height };
     filter.limit = filter.limit.min(u32::from(height.saturating_sub(5)).max(1));
-    let effects = store.effects(&filter).await?;
+    let effects = store.effects(&filter).await?.effects;
     let now = store.now().await?;
     let mut text = String::from("\x1b[H\x1b[J");
     writeln!(text, "aftercommit effects, {} (Ctrl-C ends this)\n", utc(now))?;
@@ -100,7 +100,7 @@ async fn changes(
     args: &WatchArgs,
     seen: &mut Seen,
 ) -> anyhow::Result<()> {
-    let effects = store.effects(&args.which.filter(None)).await?;
+    let effects = store.effects(&args.which.filter(None)).await?.effects;
     let now = store.now().await?;
     for effect in effects.iter().rev() {
         let mark = (effect.state.as_str(), effect.attempts, effect.held_by.clone());

@@ -22,14 +22,17 @@ pub(in crate::http) enum Target {
 impl Target {
     /// Reads it.
     pub(in crate::http) fn read(section: &Section<'_>) -> Result<Self, ConfigError> {
+        let unknown = || section.error("dynamic_target", "must be \"none\", \"path\" or \"url\"");
         let target = match section.get_or("dynamic_target", "none".to_owned())?.as_str() {
-            "none" => Self::None,
-            "path" => Self::Path,
+            _ if section.is_wrong("dynamic_target") => Err(unknown()),
+            "none" => Ok(Self::None),
+            "path" => Ok(Self::Path),
             "url" => return Ok(Self::Url(Arc::new(Egress::read(&section.child("egress")?)?))),
-            _ => {
-                return Err(section.error("dynamic_target", "must be \"none\", \"path\" or \"url\""));
-            }
+            _ => Err(unknown()),
         };
+        // Asked for, so that it is no unknown key of a table whose target is one.
+        section.child("egress")?;
+        let target = target?;
         if section.has("egress") {
             return Err(section.error(
                 "egress",
@@ -59,30 +62,30 @@ impl Egress {
                 Some(Allowed::Name(name)) => {
                     egress.names.insert(name);
                 }
-                None => {
-                    return Err(section.error(
-                        "allow",
-                        format!(
-                            "{entry:?} must be an address, a network such as \"10.1.0.0/16\", or a host name such as \"hooks.internal\""
-                        ),
-                    ));
-                }
+                None => section.wrong(section.error(
+                    "allow",
+                    format!(
+                        "{entry:?} must be an address, a network such as \"10.1.0.0/16\", or a host name such as \"hooks.internal\""
+                    ),
+                )),
             }
         }
         for port in section.get_or("ports", Vec::<u16>::new())? {
             if port == 0 {
-                return Err(section.error("ports", "must be ports from 1 to 65535"));
+                section.wrong(section.error("ports", "must be ports from 1 to 65535"));
             }
             egress.ports.insert(port);
         }
         for text in section.get_or("auth_origins", Vec::<String>::new())? {
-            let origin = origin(&text).ok_or_else(|| {
-                section.error(
+            match origin(&text) {
+                Some(origin) => {
+                    egress.auth_origins.insert(origin);
+                }
+                None => section.wrong(section.error(
                     "auth_origins",
                     "must be origins such as \"https://api.example.com\", without a path",
-                )
-            })?;
-            egress.auth_origins.insert(origin);
+                )),
+            }
         }
         section.finished()?;
         Ok(egress)

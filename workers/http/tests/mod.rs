@@ -42,18 +42,8 @@ impl Gate for Fixed {
 
 fn effect() -> Effect {
     Effect {
-        id: EffectId::new(17),
-        downstream: "shop".into(),
-        operation: None,
-        key: "order-17/charge".to_owned(),
         payload: Some(r#"{"amount":1500}"#.to_owned()),
-        body: None,
-        content_type: None,
-        headers: None,
-        target: None,
-        metadata: None,
-        trace_context: None,
-        created_at: Timestamp::from_micros(0),
+        ..Effect::new(EffectId::new(17), "shop", "order-17/charge", Timestamp::from_micros(0))
     }
 }
 

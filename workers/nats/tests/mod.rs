@@ -2,6 +2,7 @@
 
 mod answers;
 mod configured;
+mod hostile;
 mod late;
 mod refused;
 mod rendering;

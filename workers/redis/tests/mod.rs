@@ -1,6 +1,7 @@
 //! The kind against its contract: what is rendered, what replies show, and a server that says what a test wants.
 
 mod configured;
+mod hostile;
 mod rendering;
 mod replies;
 mod server;

@@ -15,6 +15,8 @@ use tokio::{
 pub(super) type Reply = &'static str;
 pub(super) const CLOSES: Reply = "";
 pub(super) const NOTHING: Reply = "nothing";
+/// What it says to HELLO.
+pub(super) const GREETING: Reply = "%1\r\n$5\r\nproto\r\n:3\r\n";
 /// An entry was added, by the script.
 pub(super) const ADDED: Reply = "*2\r\n$3\r\n5-1\r\n:0\r\n";
 
@@ -57,7 +59,7 @@ async fn serve(socket: TcpStream, replies: Arc<Mutex<VecDeque<Reply>>>, asked: A
     let mut socket = BufReader::new(socket);
     while let Some(command) = next(&mut socket).await {
         let reply = match command.first().map(Vec::as_slice) {
-            Some(b"HELLO") => "%1\r\n$5\r\nproto\r\n:3\r\n",
+            Some(b"HELLO") => GREETING,
             Some(b"CLIENT" | b"SELECT") => "+OK\r\n",
             _ => {
                 asked.lock().unwrap().push(command);
@@ -74,7 +76,7 @@ async fn serve(socket: TcpStream, replies: Arc<Mutex<VecDeque<Reply>>>, asked: A
     }
 }
 
-async fn next(socket: &mut BufReader<TcpStream>) -> Option<Command> {
+pub(super) async fn next(socket: &mut BufReader<TcpStream>) -> Option<Command> {
     let mut command = Vec::new();
     for _ in 0..number(socket, '*').await? {
         let mut word = vec![0; number(socket, '$').await? + 2];

@@ -33,18 +33,13 @@ const MAIL: &str = r#"{"from":"Shop <shop@shop.test>","to":"ann@shop.test","subj
 
 fn effect(payload: &str) -> Effect {
     Effect {
-        id: EffectId::new(17),
-        downstream: "mail".into(),
-        operation: None,
-        key: "order-17/mail".to_owned(),
         payload: Some(payload.to_owned()),
-        body: None,
-        content_type: None,
-        headers: None,
-        target: None,
-        metadata: None,
-        trace_context: None,
-        created_at: Timestamp::from_micros(1_790_000_000_000_000),
+        ..Effect::new(
+            EffectId::new(17),
+            "mail",
+            "order-17/mail",
+            Timestamp::from_micros(1_790_000_000_000_000),
+        )
     }
 }
 

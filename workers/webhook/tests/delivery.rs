@@ -87,7 +87,7 @@ async fn what_names_no_endpoint_or_cannot_be_signed_ends_unsent_and_named() {
         unsent(&deliver(&served, effect).await, "must not set");
     }
     rows(&served, vec![disabled(row("acme", "https://x.example.com/", "env:HOOK_ACME"), "HTTP 410 from x")]);
-    unsent(&deliver(&served, effect()).await, "disabled since 1970-01-01T00:00:00.000000Z: HTTP 410 from x");
+    unsent(&deliver(&served, effect()).await, "disabled since 1970-01-01T00:00:00.000000Z (HTTP 410 from x)");
     assert!(server.seen.requests().is_empty() && noted(&served, "acme").is_none());
 }
 

@@ -34,18 +34,9 @@ impl Gate for Fixed {
 /// An effect for the endpoint `acme`.
 fn effect() -> Effect {
     Effect {
-        id: EffectId::new(17),
-        downstream: "hooks".into(),
-        operation: None,
-        key: "order-17/paid".to_owned(),
         payload: Some(r#"{"type":"order.paid","amount":1.0}"#.to_owned()),
-        body: None,
-        content_type: None,
-        headers: None,
         target: Some("acme".to_owned()),
-        metadata: None,
-        trace_context: None,
-        created_at: Timestamp::from_micros(0),
+        ..Effect::new(EffectId::new(17), "hooks", "order-17/paid", Timestamp::from_micros(0))
     }
 }
 

@@ -87,30 +87,35 @@ fn neither_config_show_nor_debug_shows_what_a_url_holds_beside_its_host() {
 
 #[tokio::test]
 async fn a_look_at_the_endpoints_says_what_keeps_each_from_being_called() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let place = listener.local_addr().unwrap();
+    let (port, url) = (place.port(), format!("http://{place}"));
     let served = served(&format!(
-        "secrets_from = [\"env:HOOK_\"]\n\
+        "secrets_from = [\"env:HOOK_\"]\negress = {{ allow = [\"127.0.0.1\"], http = true, ports = [{port}] }}\n\
          {ACME}url = \"https://192.0.2.1.nip.example.invalid/SECRET-PATH\"\n{SIGNED}\
-         [downstream.hooks.endpoints.unset]\nurl = \"https://93.184.215.14/\"\nsecret = {{ env = \"NOT_SET\" }}\n\
-         [downstream.hooks.endpoints.good]\nurl = \"https://93.184.215.14/SECRET-PATH\"\n{SIGNED}secret_next = {{ env = \"HOOK_NEXT\" }}\n"
+         [downstream.hooks.endpoints.unset]\nurl = \"{url}/\"\nsecret = {{ env = \"NOT_SET\" }}\n\
+         [downstream.hooks.endpoints.good]\nurl = \"{url}/SECRET-PATH\"\n{SIGNED}secret_next = {{ env = \"HOOK_NEXT\" }}\n"
     ));
     rows(
         &served,
         vec![
             row("inside", "https://169.254.169.254/SECRET-PATH", "env:HOOK_ACME"),
-            row("greedy", "https://93.184.215.14/", "env:PGPASSWORD"),
-            row("broken", "https://93.184.215.14/", "env:HOOK_BROKEN"),
-            super::disabled(row("off", "https://93.184.215.14/", "env:HOOK_ACME"), "HTTP 410"),
+            row("greedy", &url, "env:PGPASSWORD"),
+            row("broken", &url, "env:HOOK_BROKEN"),
+            super::disabled(row("off", &url, "env:HOOK_ACME"), "HTTP 410"),
         ],
     );
+    let good = format!("good at {place} answers in the clear, 2 signatures; verified with whpk_");
+    let off = format!("off at {place} is disabled since 1970-01-01T00:00:00");
     let checks = served.downstream.check(Duration::from_secs(10)).await;
     let found: Vec<(Level, &str)> = checks.iter().map(|check| (check.level, check.found.as_str())).collect();
     let wanted = [
         (Level::Fail, "acme: the name"),
         (Level::Fail, "broken: the secret { env = \"HOOK_BROKEN\" } must begin with whsec_"),
-        (Level::Ok, "good at 93.184.215.14:443, 2 signatures; verified with whpk_"),
+        (Level::Ok, good.as_str()),
         (Level::Fail, "greedy: its secret is none that secrets_from allows"),
         (Level::Fail, "inside: its URL leads to 169.254.169.254, a link-local address"),
-        (Level::Warn, "off at 93.184.215.14:443 is disabled since 1970-01-01T00:00:00"),
+        (Level::Warn, off.as_str()),
         (Level::Fail, "unset: the environment variable NOT_SET is not set"),
     ];
     assert_eq!(found.len(), wanted.len(), "{found:#?}");

@@ -40,23 +40,23 @@ pub(super) async fn collect(store: &dyn Database, state: State, many: &Many) -> 
     let mut before = None;
     loop {
         let filter = Filter {
-            state: Some(state),
+            states: vec![state],
             downstream: many.downstream.clone(),
-            key: None,
             before,
             limit: PAGE_MAX,
+            ..Filter::default()
         };
         let page = store.effects(&filter).await?;
-        spinner.inc(u64::try_from(page.len()).unwrap_or(0));
-        let full = page.len() == usize::try_from(PAGE_MAX).unwrap_or(usize::MAX);
-        before = page.last().map(|status| status.id);
-        let chosen = page.into_iter().filter(|status| written_by.is_none_or(|by| status.created_at <= by));
+        spinner.inc(u64::try_from(page.effects.len()).unwrap_or(0));
+        before = page.next;
+        let chosen =
+            page.effects.into_iter().filter(|status| written_by.is_none_or(|by| status.created_at <= by));
         found.extend(
             chosen.map(|status| {
                 (status.id, Seen { state: status.state, token: status.token }, status.downstream)
             }),
         );
-        if !full {
+        if before.is_none() {
             break;
         }
     }

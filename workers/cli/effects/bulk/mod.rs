@@ -103,7 +103,10 @@ fn takes(verb: &Verb, state: State) -> anyhow::Result<()> {
     let states: &[State] = match verb {
         Verb::Retry => &[State::Failed, State::Scheduled, State::Retrying],
         Verb::Resend | Verb::ResolveApplied { .. } | Verb::ResolveNotApplied => &[State::InDoubt],
-        Verb::Redact => &[State::Succeeded, State::Failed, State::Cancelled, State::Expired],
+        Verb::Reissue { resolve: Some(_) } => &[State::InDoubt],
+        Verb::Redact | Verb::Reissue { resolve: None } => {
+            &[State::Succeeded, State::Failed, State::Cancelled, State::Expired]
+        }
         Verb::Cancel => &[State::Waiting, State::Scheduled, State::Ready, State::Retrying, State::InFlight],
     };
     if states.contains(&state) {
@@ -125,6 +128,9 @@ fn consequence(verb: &Verb, state: State, n: usize) -> String {
         (Verb::Resend, _) => format!(
             "{effects} may have been applied already. A resend sends each request once more, now; unless its downstream \
              still recognises the key, it may be applied a second time."
+        ),
+        (Verb::Reissue { .. }, _) => format!(
+            "{effects}: each request will be sent once more, under a new key, by which no downstream recognises it."
         ),
         (Verb::Redact, _) => {
             format!(

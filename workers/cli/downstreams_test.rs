@@ -12,7 +12,7 @@ use aftercommit::{
 use clap::Args;
 use serde_json::json;
 
-use super::{Context, Exit, checks, clean::clean, data, exit::fail, json as out, parse, talk};
+use super::{Context, Exit, checks, clean::clean, data, endpoints, exit::fail, json as out, parse, talk};
 
 /// Longer than any server that is well takes to greet; short enough to wait for.
 const LOOK: Duration = Duration::from_secs(15);
@@ -52,7 +52,7 @@ pub(super) async fn run(context: &Context, args: &TestArgs) -> anyhow::Result<Ex
         return Err(fail(Exit::Usage, format!("downstream {} is not configured", args.name)));
     };
     if let Some(directory) = served.downstream.directory() {
-        let (_seen, rows) = context.open().await?.endpoints(&args.name).await?;
+        let (_seen, rows) = endpoints::rows(&*context.open().await?, &args.name).await?;
         directory.put_once(rows);
     }
     let Some(payload) = &args.send else {
@@ -74,18 +74,10 @@ async fn send(context: &Context, served: &Served, args: &TestArgs, payload: Stri
     };
     let key = format!("test-{}", IdempotencyKey::random());
     let effect = Effect {
-        id: EffectId::new(0),
-        downstream: Arc::clone(&served.name),
         operation: args.operation.clone(),
-        key: key.clone(),
         payload: Some(payload),
-        body: None,
-        content_type: None,
-        headers: None,
         target: args.target.clone(),
-        metadata: None,
-        trace_context: None,
-        created_at: SystemClock.wall(),
+        ..Effect::new(EffectId::new(0), Arc::clone(&served.name), key.clone(), SystemClock.wall())
     };
     let key = format!("{}{key}", served.key_prefix);
     if let Some(why) = terms.contract.key.refuses(&key) {

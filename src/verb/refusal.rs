@@ -1,0 +1,82 @@
+//! Why a verb changes nothing, in words that say what to do instead.
+
+use crate::{clock::Timestamp, state::State};
+
+/// Why a verb changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The effect is in a state that the verb does not take.
+    #[error("{verb} takes {takes}; effect is {state}. {hint}")]
+    State {
+        /// The verb.
+        verb: &'static str,
+        /// What it takes.
+        takes: &'static str,
+        /// What it found.
+        state: State,
+        /// What to do instead.
+        hint: &'static str,
+    },
+    /// It changed since the person looked.
+    #[error("the effect changed since you looked: it is {state} now (token {token})")]
+    Stale {
+        /// Its state now.
+        state: State,
+        /// Its token now.
+        token: i64,
+    },
+    /// The last request may still be travelling.
+    #[error("the last request may still be travelling until {until}; try again then")]
+    StillTravelling {
+        /// When it cannot be any more.
+        until: Timestamp,
+    },
+    /// The request would not be the one that was sent.
+    #[error(
+        "the request would differ from the one that was sent (its downstream's configuration changed): restore the configuration, or resolve the effect"
+    )]
+    RequestChanged,
+    /// `expires_at` has passed: nothing may begin any more, not even a resend.
+    #[error("it was not to be begun after {at}, so it cannot be sent again: resolve it")]
+    Expired {
+        /// When it expired.
+        at: Timestamp,
+    },
+    /// A new effect took its place.
+    #[error("a new effect superseded this one")]
+    Superseded,
+    /// The vendor stored the refusal.
+    #[error(
+        "the downstream stored its refusal under this key, so a retry could only replay it: reissue it, with a new key"
+    )]
+    RefusalStored,
+    /// The payload is gone.
+    #[error(
+        "its payload was dropped (retention.payloads, or a redaction), so it cannot be sent again: write a new effect with a new key"
+    )]
+    PayloadDropped,
+    /// The attempt log is gone.
+    #[error(
+        "its attempt log was dropped (retention.history), so what the downstream saw is not known here any more and it cannot be sent again under its key: reissue it, with a new key"
+    )]
+    LogDropped,
+    /// No reason was given.
+    #[error("{verb} needs a reason (--reason TEXT)")]
+    NeedsReason {
+        /// The verb.
+        verb: &'static str,
+    },
+    /// The new effect of a reissue is one that the database refuses.
+    #[error("the new effect cannot be written: {why}")]
+    NotWritten {
+        /// In the words of the database's check.
+        why: String,
+    },
+    /// As part of a bulk that does not run any more, or a second time.
+    #[error("bulk {bulk} is paused, cancelled or over, or has dealt with this effect already")]
+    NotInBulk {
+        /// Which bulk.
+        bulk: i64,
+    },
+}
