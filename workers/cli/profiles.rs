@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use aftercommit::visible::clean;
 use aftercommit_workers::{
     config::ConfigError,
     profiles::{Confidence, Contents, Profile, all, get},
@@ -12,7 +13,6 @@ use serde_json::{Value, json};
 
 use super::{
     Context, Exit, Grid,
-    clean::clean,
     data, fail, json,
     output::{plural, width, wrapped},
     table, talk,

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use aftercommit::{
-    clock::Timestamp,
+    clock::{
+        Timestamp,
+        words::{span, utc},
+    },
     effect::EffectId,
     store::{Breaker, DownstreamInfo, Examined, WorkerInfo, identity::Hold},
 };
@@ -13,7 +16,6 @@ use super::Check;
 use crate::cli::{
     context::invocation,
     output::plural,
-    times::{span, utc},
 };
 
 /// A difference of clocks that log rows and schedules made elsewhere can bear.
