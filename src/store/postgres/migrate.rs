@@ -25,7 +25,11 @@ const STEPS: &[&str] = &[
     include_str!("../../../migrations/postgres/0008_enqueue.sql"),
     include_str!("../../../migrations/postgres/0009_recipients.sql"),
     include_str!("../../../migrations/postgres/0010_endpoints.sql"),
+<<<<<<< ours
     include_str!("../../../migrations/postgres/0011_dashboard.sql"),
+=======
+    include_str!("../../../migrations/postgres/0011_kept_disabled.sql"),
+>>>>>>> theirs
 ];
 
 /// Serialises migrators: the number is the name's first bytes, as no other program would choose it.

@@ -36,7 +36,11 @@ const STEPS: &[&str] = &[
     include_str!("../../../migrations/sqlite/0008_enqueue.sql"),
     include_str!("../../../migrations/sqlite/0009_recipients.sql"),
     include_str!("../../../migrations/sqlite/0010_endpoints.sql"),
+<<<<<<< ours
     include_str!("../../../migrations/sqlite/0011_dashboard.sql"),
+=======
+    include_str!("../../../migrations/sqlite/0011_kept_disabled.sql"),
+>>>>>>> theirs
 ];
 const OPENING: &str = "opening the SQLite file";
 const MIGRATING: &str = "migrating";

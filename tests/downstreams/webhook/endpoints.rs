@@ -29,6 +29,7 @@ on_every_database!(
     a_late_word_of_the_place_before_changes_nothing_at_the_one_after,
     what_an_endpoint_showed_is_written_only_where_its_row_still_has_the_url,
     another_url_enables_what_disabled_itself_and_never_what_a_person_did,
+    what_a_person_disabled_stays_so_although_it_is_dropped_and_put_again,
 );
 
 fn worker(db: &TestDatabase, toml: &str, receivers: &[&Receiver]) -> Running {
@@ -326,5 +327,62 @@ async fn another_url_enables_what_disabled_itself_and_never_what_a_person_did(db
     assert!(note(db, None, gone()).await);
     move_to(db, a).await;
     move_to(db, b).await;
+    assert!(disabled(db).await);
+}
+
+/// As an application drops an endpoint; whether there was one to drop.
+async fn drop_it(db: &TestDatabase) -> bool {
+    match db.engine {
+        Kind::Postgres => {
+            let dropped = "SELECT aftercommit.drop_endpoint('hooks', 'acme')::int";
+            db.sql.number(dropped).await == 1
+        }
+        Kind::Sqlite => {
+            let named = "WHERE downstream = 'hooks' AND name = 'acme' AND url IS NOT NULL";
+            let there = db.sql.number(&format!("SELECT count(*) FROM aftercommit.endpoints {named}")).await;
+            db.sql.execute(&format!("DELETE FROM aftercommit.endpoints {named}")).await;
+            there == 1
+        }
+    }
+}
+
+async fn what_a_person_disabled_stays_so_although_it_is_dropped_and_put_again(db: &TestDatabase) {
+    let (a, b) = ("https://acme.example/a", "https://acme.example/b");
+    let actor = Actor { who: "ops".to_owned(), reason: Some("they left".to_owned()) };
+    let row = async || {
+        let mut rows = db.store.endpoints("hooks").await.expect("readable").1;
+        assert!(rows.len() <= 1, "{rows:?}");
+        rows.pop()
+    };
+    move_to(db, a).await;
+    assert!(db.store.switch_endpoint("hooks", "acme", Some("they left"), &actor).await.expect("switched"));
+    assert!(drop_it(db).await && !drop_it(db).await, "it is there for nobody but for whom it was disabled");
+    let kept = row().await.expect("what a person said is kept");
+    assert!(kept.url.is_none() && kept.secrets.is_none() && kept.disabled.is_some(), "{kept:?}");
+    for url in [a, b] {
+        move_to(db, url).await;
+        let put = row().await.expect("it is there");
+        assert!(put.url.as_deref() == Some(url) && put.disabled.is_some(), "{put:?}");
+        assert_eq!(put.disabled.map(|disabled| disabled.reason).as_deref(), Some("they left"));
+    }
+    if db.engine == Kind::Sqlite {
+        for verb in ["INSERT", "INSERT OR REPLACE", "REPLACE"] {
+            let sql = format!(
+                "{verb} INTO aftercommit.endpoints (downstream, name, url, secrets) VALUES ('hooks', 'acme', '{a}', 'env:HOOK_ACME')"
+            );
+            db.sql.execute(&sql).await;
+            let put = row().await.expect("it is there");
+            assert!(put.url.as_deref() == Some(a) && put.disabled.is_some(), "{verb}: {put:?}");
+        }
+    }
+    // A person takes it back; from then on it is dropped as any other.
+    assert!(drop_it(db).await);
+    assert!(db.store.switch_endpoint("hooks", "acme", None, &actor).await.expect("switched"));
+    move_to(db, a).await;
+    assert!(row().await.expect("it is there").disabled.is_none());
+    // What disabled itself is forgotten with the endpoint, and the state of one in the configuration is nobody's to drop.
+    assert!(note(db, Some(a), gone()).await && drop_it(db).await);
+    assert!(row().await.is_none());
+    assert!(note(db, None, gone()).await && !drop_it(db).await);
     assert!(disabled(db).await);
 }
