@@ -100,9 +100,10 @@ pub(super) async fn run<B: Broker>(
         }
         Away::For(length) => tokio::time::sleep(length).await,
     }
+    // While nobody is there: a broker that is waited for until it is wholly up may have been given the rest by then.
+    let before = succeeded().await;
     broker.start().await;
     let back = clock.boot();
-    let before = succeeded().await;
     let more = async || (succeeded().await > before).then_some(());
     eventually(PATIENCE, "an effect succeeds after the broker is back", more).await;
     let first = clock.boot();
