@@ -18,14 +18,20 @@ use aftercommit::{
 use axum::{
     Json, Router,
     extract::State,
-    http::{StatusCode, header},
+    http::{Method, StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
 };
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use crate::metrics::{self, Gauges};
+use crate::{
+    metrics::{self, Gauges},
+    routes::{Right, Routes},
+};
+
+/// Where they are: public, and asked for by address.
+pub(crate) const PATHS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
 /// A worker that the database has not let work for this long is not ready; it reports several times as often.
 const PULSE_MAX: Duration = Duration::from_secs(30);
@@ -69,7 +75,7 @@ impl Operations {
         self.0.requests.set(Box::new(counts)).ok();
     }
 
-    /// The endpoints.
+    /// The endpoints alone, for a process that serves nothing else.
     pub fn router(&self) -> Router {
         Router::new()
             .route("/healthz", get(healthz))
@@ -77,6 +83,13 @@ impl Operations {
             .route("/metrics", get(exposition))
             .with_state(self.clone())
     }
+}
+
+/// The endpoints of a dashboard.
+pub(crate) fn routes(routes: &mut Routes) {
+    routes.add(Method::GET, "/healthz", Right::Public, healthz);
+    routes.add(Method::GET, "/readyz", Right::Public, readyz);
+    routes.add(Method::GET, "/metrics", Right::Public, exposition);
 }
 
 /// The process is alive; no dependency is asked.

@@ -265,6 +265,23 @@ impl NewEffect {
         Ok(self)
     }
 
+    /// The same as JSON text: no number is read, so none is rounded.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidEffect`] when it is no JSON object, or holds U+0000.
+    pub fn metadata_text(mut self, metadata: impl Into<String>) -> Result<Self, InvalidEffect> {
+        let text = metadata.into();
+        if !text.trim_start().starts_with('{') || serde_json::from_str::<&RawValue>(&text).is_err() {
+            return Err(InvalidEffect::column("metadata", "must be a JSON object"));
+        }
+        if holds_nul(&text) {
+            return Err(InvalidEffect::column("metadata", "must not contain U+0000"));
+        }
+        self.metadata = Some(text);
+        Ok(self)
+    }
+
     /// The W3C traceparent of the business transaction.
     #[must_use]
     pub fn trace_context(mut self, traceparent: impl Into<String>) -> Self {

@@ -6,9 +6,9 @@ use aftercommit::{
     clock::SystemClock,
     engine::{Engine, Report, Stop},
     error::StoreError,
-    store::{Database, Options},
+    store::Options,
 };
-use aftercommit_dashboard::Operations;
+use aftercommit_dashboard::{Operations, Settings as Shown, dashboard};
 use aftercommit_workers::config::{Settings, Sources};
 use anyhow::Context as _;
 use axum::Router;
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::cli::{
     Context, DEV_DATABASE, Exit, Signals, data, engine_config, fail, migrate, open_database, program, quoted,
-    sqlite_file, talk,
+    sqlite_file, talk, who,
 };
 
 /// The port of the page and the sinks, unless it is taken.
@@ -80,7 +80,14 @@ pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit
     let operations = Operations::default();
     operations.watch(Arc::clone(&database), Some((Arc::clone(&engine), stop.clone())));
     let catcher = Arc::new(Catcher::default());
-    let mut app = app(database, &operations, &catcher);
+    let shown = Shown {
+        environment: "dev".to_owned(),
+        local: who(),
+        operations: Some(operations.clone()),
+        ..Shown::default()
+    };
+    let dashboard = dashboard(database, shown);
+    let mut app = app(dashboard.router(), &catcher);
     // The service speaks SQLite; a playground on PostgreSQL does without it.
     let shop =
         if url.starts_with("sqlite:") { Some(Shop::open(&url, args.amqp.is_some()).await?) } else { None };
@@ -132,18 +139,15 @@ async fn serve(
     stop: tokio_util::sync::CancellationToken,
 ) -> std::io::Result<()> {
     tokio::select! {
-        ended = axum::serve(listener, app).into_future() => ended,
+        ended = axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).into_future() => ended,
         () = stop.cancelled() => Ok(()),
     }
 }
 
-/// The page at the root, the sinks below.
-fn app(database: Arc<dyn Database>, operations: &Operations, catcher: &Arc<Catcher>) -> Router {
+/// The dashboard at the root, the sinks below.
+fn app(dashboard: Router, catcher: &Arc<Catcher>) -> Router {
     let payments = Sink::new(Memory::HonoursKeys, "ch", SLOW);
-    aftercommit_dashboard::pages(database)
-        .merge(operations.router())
-        .nest("/sinks/payments", payments.router())
-        .nest("/sinks/mail", catcher.router())
+    dashboard.nest("/sinks/payments", payments.router()).nest("/sinks/mail", catcher.router())
 }
 
 /// The port asked for; else the usual one, or the next that is free.
@@ -248,7 +252,7 @@ fn greet(url: &str, address: SocketAddr, orders: &Orders) -> anyhow::Result<()> 
     let Orders { place, twice } = orders;
     data(format!(
         "\n  aftercommit {version}  dev: a playground, not for production\n\n  \
-         Effects   http://{address}/\n  {place}\
+         Dashboard http://{address}/\n  {place}\
          Payments  http://{address}/sinks/payments  honours Idempotency-Key\n  \
          Mail      http://{address}/sinks/mail      cannot deduplicate; caught mail\n  \
          Health    http://{address}/healthz and http://{address}/readyz\n  \

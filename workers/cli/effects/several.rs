@@ -1,10 +1,9 @@
 //! What became of several effects that were given by number, as one exit code.
 
-use aftercommit::effect::EffectId;
+use aftercommit::{effect::EffectId, visible::clean_lines};
 
 use crate::cli::{
     Exit,
-    clean::clean_lines,
     exit::{exit_of, sentence},
     talk,
 };

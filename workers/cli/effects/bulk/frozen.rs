@@ -42,20 +42,22 @@ pub(super) async fn collect(store: &dyn Database, state: State, many: &Many) -> 
         let filter = Filter {
             states: vec![state],
             downstream: many.downstream.clone(),
+            operation: many.operation.clone(),
+            metadata: many.metadata.clone(),
+            error: many.error.clone(),
+            created_before: written_by,
             before,
             limit: PAGE_MAX,
             ..Filter::default()
         };
         let page = store.effects(&filter).await?;
         spinner.inc(u64::try_from(page.effects.len()).unwrap_or(0));
-        before = page.next;
-        let chosen =
-            page.effects.into_iter().filter(|status| written_by.is_none_or(|by| status.created_at <= by));
         found.extend(
-            chosen.map(|status| {
+            page.effects.into_iter().map(|status| {
                 (status.id, Seen { state: status.state, token: status.token }, status.downstream)
             }),
         );
+        before = page.next;
         if before.is_none() {
             break;
         }

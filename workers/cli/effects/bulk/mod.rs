@@ -2,10 +2,11 @@
 //! seen, in a transaction of its own. What changed meanwhile is counted as stale and left alone.
 
 mod frozen;
+mod server;
 mod tally;
 mod work;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use aftercommit::{
     state::State,
@@ -14,7 +15,6 @@ use aftercommit::{
 use clap::Args;
 use serde_json::json;
 
-use self::frozen::Frozen;
 use crate::cli::{
     Context, Exit, data, fail, json,
     output::{ask, can_ask, plural},
@@ -33,6 +33,15 @@ pub(crate) struct Many {
     /// With --all: only this downstream's
     #[arg(long, requires = "all", value_name = "NAME")]
     downstream: Option<String>,
+    /// With --all: only this operation
+    #[arg(long, requires = "all", value_name = "NAME")]
+    operation: Option<String>,
+    /// With --all: only those whose metadata contains this: order=A-17, or a JSON object
+    #[arg(long, requires = "all", value_name = "NAME=VALUE|JSON", value_parser = parse::metadata)]
+    metadata: Option<String>,
+    /// With --all: only those in whose last error this stands
+    #[arg(long, requires = "all", value_name = "TEXT")]
+    error: Option<String>,
     /// With --all: only those written longer ago than this, such as 30m, 2h, 7d
     #[arg(long, requires = "all", value_name = "AGE", value_parser = parse::duration)]
     older_than: Option<Duration>,
@@ -57,24 +66,26 @@ pub(super) async fn run(
 ) -> anyhow::Result<Exit> {
     let state = many.state.ok_or_else(|| fail(Exit::Usage, "--all needs --state"))?;
     takes(verb, state)?;
-    if many.confirm.is_some() && *verb != Verb::Resend {
-        return Err(fail(Exit::Usage, "--confirm goes with `effects resend --all`; here it is --yes"));
+    if many.confirm.is_some() && !is_risky(verb) {
+        return Err(fail(
+            Exit::Usage,
+            "--confirm goes with `effects resend --all` and `reissue --all`; here it is --yes",
+        ));
     }
-    let store = context.open().await?;
+    let people = context.people().await?;
     if let Some(name) = &many.downstream {
-        super::list::known_downstream(store.as_ref(), name).await?;
+        super::list::known_downstream(people.as_ref(), name).await?;
     }
+    if let Some(remote) = context.remote()? {
+        return server::run(context, &remote, (verb, state, many), (&actor, yes)).await;
+    }
+    let store = context.open_quietly().await?;
     let frozen = frozen::collect(store.as_ref(), state, many).await?;
     if many.dry_run {
-        return would(context, verb, state, &frozen);
+        return would(context, verb, state, (frozen.len(), &frozen.by_downstream));
     }
     if frozen.is_empty() {
-        if context.json() {
-            json::print(&json!({ "verb": verb.as_str(), "effects": 0, "done": 0 }))?;
-        } else {
-            talk!("No effects are {}: nothing was done.", state.as_str().replace('_', " "));
-        }
-        return Ok(Exit::Ok);
+        return nothing(context, verb, state);
     }
     confirm(verb, state, frozen.len(), many.confirm, yes)?;
     let tally = work::act(store, verb, actor, frozen.effects).await?;
@@ -130,7 +141,8 @@ fn consequence(verb: &Verb, state: State, n: usize) -> String {
              still recognises the key, it may be applied a second time."
         ),
         (Verb::Reissue { .. }, _) => format!(
-            "{effects}: each request will be sent once more, under a new key, by which no downstream recognises it."
+            "{effects}, now {word}, get a new effect with a new key in their place, due now. Their downstreams take those for other \
+             requests: what was applied is applied a second time."
         ),
         (Verb::Redact, _) => {
             format!(
@@ -152,14 +164,19 @@ fn consequence(verb: &Verb, state: State, n: usize) -> String {
     }
 }
 
-/// Asks, with the number and the consequence. A resend wants the number typed.
+/// Whether it may apply effects a second time.
+const fn is_risky(verb: &Verb) -> bool {
+    matches!(verb, Verb::Resend | Verb::Reissue { .. })
+}
+
+/// Asks, with the number and the consequence. What may apply them a second time wants the number typed.
 fn confirm(verb: &Verb, state: State, n: usize, typed: Option<usize>, yes: Asked) -> anyhow::Result<()> {
     let unasked = |flag: &str| {
         fail(Exit::Usage, format!("this is confirmed on a terminal: add {flag} to confirm it here"))
     };
     let differs = || fail(Exit::Failure, "nothing was done: the answer differs");
     talk!("{}", consequence(verb, state, n));
-    if *verb == Verb::Resend {
+    if is_risky(verb) {
         return match typed {
             Some(typed) if typed == n => Ok(()),
             Some(typed) => Err(fail(
@@ -179,22 +196,36 @@ fn confirm(verb: &Verb, state: State, n: usize, typed: Option<usize>, yes: Asked
     }
 }
 
+/// There is nothing to be done.
+fn nothing(context: &Context, verb: &Verb, state: State) -> anyhow::Result<Exit> {
+    if context.json() {
+        json::print(&json!({ "verb": verb.as_str(), "effects": 0, "done": 0 }))?;
+    } else {
+        talk!("No effects are {}: nothing was done.", state.as_str().replace('_', " "));
+    }
+    Ok(Exit::Ok)
+}
+
 /// `--dry-run`.
-fn would(context: &Context, verb: &Verb, state: State, frozen: &Frozen) -> anyhow::Result<Exit> {
-    let n = frozen.len();
+fn would(
+    context: &Context,
+    verb: &Verb,
+    state: State,
+    (n, by_downstream): (usize, &BTreeMap<String, u64>),
+) -> anyhow::Result<Exit> {
     if context.json() {
         json::print(&json!({
             "dry_run": true,
             "verb": verb.as_str(),
             "state": state,
             "effects": n,
-            "by_downstream": frozen.by_downstream,
+            "by_downstream": by_downstream,
         }))?;
         return Ok(Exit::Ok);
     }
     data(consequence(verb, state, n))?;
-    for (name, n) in &frozen.by_downstream {
-        data(format!("  {}: {}", crate::cli::clean::clean(name), plural(*n, "effect")))?;
+    for (name, n) in by_downstream {
+        data(format!("  {}: {}", aftercommit::visible::clean(name), plural(*n, "effect")))?;
     }
     talk!("Nothing was done: this was a dry run.");
     Ok(Exit::Ok)

@@ -1,0 +1,98 @@
+//! What people do to downstreams and to bulks.
+
+use aftercommit::{
+    clock::words::utc,
+    store::{BulkInfo, Control, PauseActed},
+    visible::clean,
+};
+
+use super::{actor, reasonless};
+use crate::{access::Visitor, problem::Problem, shared::Shared};
+
+/// Nothing more is sent to the downstream until it is resumed.
+///
+/// # Errors
+///
+/// 404 when nobody ever registered it, 409 when it is paused already, 422 without a reason.
+pub(crate) async fn pause(
+    shared: &Shared,
+    visitor: &Visitor,
+    name: &str,
+    reason: Option<String>,
+) -> Result<(), Problem> {
+    let reason = reason.filter(|reason| !reason.trim().is_empty()).ok_or_else(|| reasonless("pause"))?;
+    match shared.database().pause(name, &actor(visitor, Some(reason))).await? {
+        PauseActed::Done => Ok(()),
+        PauseActed::NotFound => Err(absent_downstream(name)),
+        PauseActed::AsItWas(paused) => {
+            let by = paused.map(|paused| {
+                let reason = paused.reason.map(|reason| format!(": {}", clean(&reason))).unwrap_or_default();
+                format!(", by {} at {}{reason}", clean(&paused.who), utc(paused.at))
+            });
+            let detail = format!("{} is paused already{}.", clean(name), by.unwrap_or_default());
+            Err(Problem::conflict("state-forbids", detail))
+        }
+    }
+}
+
+/// Goes on sending, whoever paused it.
+///
+/// # Errors
+///
+/// 404 when nobody ever registered it, 409 when it is not paused.
+pub(crate) async fn resume(
+    shared: &Shared,
+    visitor: &Visitor,
+    name: &str,
+    reason: Option<String>,
+) -> Result<(), Problem> {
+    let reason = reason.filter(|reason| !reason.trim().is_empty());
+    match shared.database().resume(name, &actor(visitor, reason)).await? {
+        PauseActed::Done => Ok(()),
+        PauseActed::NotFound => Err(absent_downstream(name)),
+        PauseActed::AsItWas(_) => {
+            Err(Problem::conflict("state-forbids", format!("{} is not paused.", clean(name))))
+        }
+    }
+}
+
+/// Pauses, resumes or cancels a bulk.
+///
+/// # Errors
+///
+/// 404 when there is none, 409 when it has ended.
+pub(crate) async fn control_bulk(
+    shared: &Shared,
+    visitor: &Visitor,
+    id: i64,
+    control: Control,
+) -> Result<BulkInfo, Problem> {
+    let database = shared.database();
+    let Some(before) = database.bulk(id).await? else { return Err(absent_bulk(id)) };
+    let ended = |bulk: &BulkInfo| {
+        let detail = format!("Bulk {id} has ended: it is {}. What it did stays done.", bulk.state.as_str());
+        Problem::conflict("state-forbids", detail)
+    };
+    if before.finished_at.is_some() {
+        return Err(ended(&before));
+    }
+    let now =
+        database.control_bulk(id, control, &actor(visitor, None)).await?.ok_or_else(|| absent_bulk(id))?;
+    if control == Control::Resume {
+        crate::bulk::start(shared);
+    }
+    Ok(now)
+}
+
+/// Nobody ever registered a downstream of this name.
+pub(crate) fn absent_downstream(name: &str) -> Problem {
+    Problem::not_found(format!(
+        "No configuration ever made a downstream {} known here. GET downstreams lists what there is.",
+        clean(name)
+    ))
+}
+
+/// There is no such bulk.
+pub(crate) fn absent_bulk(id: i64) -> Problem {
+    Problem::not_found(format!("There is no bulk {id}. It was never started, or retention dropped it."))
+}

@@ -1,0 +1,237 @@
+//! What holds for every answer and every request, whatever the route: headers, names that we are called by, where a write may come
+//! from, and that a handler's panic or a client that hangs up harms nobody else.
+
+#[cfg(test)]
+mod tests;
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header, uri::Authority},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+
+use crate::{
+    access::{self, Client, Via},
+    operations,
+    problem::{Problem, Teller},
+    routes::{Right, Root, slashed, writes},
+    settings::Settings,
+    shared::Shared,
+};
+
+/// The longest body, unless a route says otherwise: more than any form of ours.
+pub(crate) const BODY_MAX: usize = 64 * 1024;
+
+/// Nothing is loaded from elsewhere, nothing inline runs, nobody frames it. `Referrer-Policy: no-referrer` would make browsers send
+/// `Origin: null` with our own forms, and over plain HTTP the origin is all that tells them from forged ones.
+const HEADERS: [(HeaderName, &str); 8] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; \
+         base-uri 'none'; frame-ancestors 'none'",
+    ),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    (header::REFERRER_POLICY, "same-origin"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=(), payment=()"),
+    (HeaderName::from_static("x-robots-tag"), "noindex, nofollow"),
+];
+
+/// Around every route, and around what has none.
+pub(crate) async fn around(State(shared): State<Shared>, request: Request, next: Next) -> Response {
+    let teller = Teller::of(&request, Root::of_request(&request));
+    let answer = if !is_ours(request.headers(), request.uri(), shared.settings()) {
+        Problem::misdirected().into_response()
+    } else if let Some(to) = slashed(&request) {
+        redirect(StatusCode::PERMANENT_REDIRECT, &to)
+    } else {
+        // In a task of its own: a client that hangs up must not drop a database call in the middle of its transaction.
+        shared.run(next.run(request)).await.unwrap_or_else(IntoResponse::into_response)
+    };
+    safe(teller.tell(answer).await)
+}
+
+fn safe(mut answer: Response) -> Response {
+    let headers = answer.headers_mut();
+    for (name, value) in HEADERS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    // What never changes says so itself.
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    answer
+}
+
+/// After a POST: `to`, relative to the address that was asked for, is to be shown.
+pub(crate) fn see_other(to: &str) -> Response {
+    redirect(StatusCode::SEE_OTHER, to)
+}
+
+fn redirect(status: StatusCode, to: &str) -> Response {
+    match HeaderValue::from_str(to) {
+        Ok(to) => (status, [(header::LOCATION, to)]).into_response(),
+        Err(_) => Problem::failed().into_response(),
+    }
+}
+
+/// Names that always lead to this machine and cannot be made to lead elsewhere.
+const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
+
+/// Whether we are called by a name of our own. A page of somebody else's whose name was made to lead here (DNS rebinding) calls us by
+/// that name. A literal address cannot be rebound, so health and metrics, which are public, answer to any: probes and scrapers call
+/// by address.
+fn is_ours(headers: &HeaderMap, uri: &Uri, settings: &Settings) -> bool {
+    let Some(host) = host(headers, uri) else { return false };
+    let host = host.host().to_ascii_lowercase();
+    let named = LOOPBACK.contains(&host.as_str())
+        || settings.hosts.iter().any(|name| name.eq_ignore_ascii_case(&host));
+    named || (operations::PATHS.contains(&uri.path()) && is_literal(&host))
+}
+
+fn is_literal(host: &str) -> bool {
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    address.parse::<std::net::IpAddr>().is_ok()
+}
+
+/// The one host that the request is for. None when it names none, several, or what is no host.
+fn host(headers: &HeaderMap, uri: &Uri) -> Option<Authority> {
+    let mut named = headers.get_all(header::HOST).iter();
+    let header = match (named.next(), named.next()) {
+        (Some(host), None) => Some(host.to_str().ok()?.parse::<Authority>().ok()?),
+        (None, _) => None,
+        (Some(_), Some(_)) => return None,
+    };
+    let host = match (header, uri.authority().cloned()) {
+        (Some(header), Some(line)) if header != line => return None,
+        (Some(host), _) | (None, Some(host)) => host,
+        (None, None) => return None,
+    };
+    // No user belongs before a host here.
+    (!host.as_str().contains('@')).then_some(host)
+}
+
+/// Where a request comes from, as far as a browser says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sender {
+    /// A page of ours, or a person who typed the address.
+    Ours,
+    /// Somebody else's page.
+    Strange,
+    /// It does not say. Browsers do.
+    Unsaid,
+}
+
+/// Judges by what no script can set: `Sec-Fetch-Site`, which browsers send where the connection is secure or local, else `Origin`.
+fn sender(headers: &HeaderMap, uri: &Uri) -> Sender {
+    match single(headers, "sec-fetch-site") {
+        Some(Some("same-origin" | "none")) => return Sender::Ours,
+        Some(_) => return Sender::Strange,
+        None => {}
+    }
+    match single(headers, "origin") {
+        None => Sender::Unsaid,
+        Some(Some(origin)) if host(headers, uri).is_some_and(|host| is_same(origin, &host)) => Sender::Ours,
+        Some(_) => Sender::Strange,
+    }
+}
+
+/// The header's value: none when it is not there, `Some(None)` when it is there twice or no text.
+fn single<'a>(headers: &'a HeaderMap, name: &str) -> Option<Option<&'a str>> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next()?;
+    Some(if values.next().is_some() { None } else { first.to_str().ok() })
+}
+
+/// Whether `origin` is of `host`, with the port that its scheme has by itself.
+fn is_same(origin: &str, host: &Authority) -> bool {
+    let Some((scheme, authority)) = origin.split_once("://") else { return false };
+    let port = match scheme {
+        "http" => 80,
+        "https" => 443,
+        _ => return false,
+    };
+    let Ok(authority) = authority.parse::<Authority>() else { return false };
+    authority.host().eq_ignore_ascii_case(host.host())
+        && authority.port_u16().unwrap_or(port) == host.port_u16().unwrap_or(port)
+}
+
+/// What stands before one route.
+#[derive(Clone)]
+pub(crate) struct Gate {
+    shared: Shared,
+    right: Right,
+}
+
+impl Gate {
+    pub(crate) fn new(shared: Shared, right: Right) -> Self {
+        Self { shared, right }
+    }
+}
+
+/// Lets through who has the route's right.
+pub(crate) async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
+    let Gate { shared, right } = gate;
+    let sender =
+        if request.method().is_safe() { Sender::Ours } else { sender(request.headers(), request.uri()) };
+    if sender == Sender::Strange {
+        return strange().into_response();
+    }
+    let client = Client::of(&request, shared.settings());
+    if right == Right::Public {
+        if sender == Sender::Unsaid {
+            return unsaid().into_response();
+        }
+    } else {
+        let visitor = match access::identify(&shared, &client, &request) {
+            Ok(visitor) => visitor,
+            Err(stranger) => return stranger.answer(&shared, &request),
+        };
+        if sender == Sender::Unsaid && visitor.via != Via::Token {
+            return unsaid().into_response();
+        }
+        if !visitor.role.has(right) {
+            return lacks(visitor.role, right).into_response();
+        }
+        if visitor.read_only && writes(request.method(), right) {
+            return read_only().into_response();
+        }
+        request.extensions_mut().insert(visitor);
+    }
+    request.extensions_mut().insert(client);
+    access::strip(request.headers_mut(), shared.settings());
+    next.run(request).await
+}
+
+fn strange() -> Problem {
+    let detail = "This request comes from a page of somebody else, and it would change something. Nothing was done. Do it on the \
+                  dashboard's own pages.";
+    Problem::new(StatusCode::FORBIDDEN, "cross-site", "Sent by another site", detail)
+}
+
+fn unsaid() -> Problem {
+    let detail = "This request would change something and does not say where it comes from. Nothing was done. A program sends a bearer \
+                  token, or the header `Sec-Fetch-Site: none`; a browser is old and should be renewed.";
+    Problem::new(StatusCode::FORBIDDEN, "origin-unsaid", "From nowhere", detail)
+}
+
+fn lacks(role: access::Role, right: Right) -> Problem {
+    let needed = match right {
+        Right::Public | Right::View => access::Role::Viewer,
+        Right::Operate => access::Role::Operator,
+        Right::Administer => access::Role::Admin,
+    };
+    let detail = format!(
+        "You are let in as {}, and this takes {}. Nothing was done. Ask whoever runs the dashboard for that role.",
+        role.as_str(),
+        needed.as_str()
+    );
+    Problem::forbidden(detail).with("role", role.as_str()).with("needs", needed.as_str())
+}
+
+fn read_only() -> Problem {
+    let detail = "The dashboard is read-only (`read_only` in [dashboard]), so nothing can be changed here. Use the command line, or ask \
+                  whoever runs it.";
+    Problem::new(StatusCode::FORBIDDEN, "read-only", "Read-only", detail)
+}
