@@ -182,7 +182,11 @@ async fn what_somebody_holds_is_left_for_a_later_look(db: &TestDatabase) {
     let long_ago =
         "UPDATE aftercommit.retention SET from_start_at = clock_timestamp() - interval '6 seconds'";
     db.sql.execute(long_ago).await;
-    assert_eq!(drop_all(db, Step::Payloads).await, 1, "what is kept for seconds is looked at from the start as often, and so found");
+    assert_eq!(
+        drop_all(db, Step::Payloads).await,
+        1,
+        "what is kept for seconds is looked at from the start as often, and so found"
+    );
     // Nor does a clock that was set back hide anything.
     let id = in_state(db, "c", State::Failed).await;
     let ahead = "UPDATE aftercommit.retention SET reached = clock_timestamp() + interval '1 year'";
