@@ -19,10 +19,11 @@ use crate::{
 pub(super) const DOING: &str = "dropping what was kept long enough";
 
 /// A step's batch. `$1` the step, `$2` its age, `$3` the rows at most. `turn` locks the step's rows: whoever finds them locked
-/// has nothing to do. Each begins where the last batch ended, or from the start once in ten minutes: rows that were skipped,
-/// or that committed late, are found then. `due` are locked; one that is still queued (it may head a lane) has not ended.
-/// `at <= now` keeps a clock that was set back from hiding anything; one that jumped ahead is not believed about keys. What
-/// is dropped is what the migration's function says: this login may do no more. Served by outcomes_retention.
+/// has nothing to do. Each begins where the last batch ended, or from the start once in ten minutes, and more often where the
+/// age is shorter than that: rows that were skipped, or that committed late, are found then. `due` are locked; one that is
+/// still queued (it may head a lane) has not ended. `at <= now` keeps a clock that was set back from hiding anything; one that
+/// jumped ahead is not believed about keys. What is dropped is what the migration's function says: this login may do no more.
+/// Served by outcomes_retention.
 macro_rules! step_sql {
     ($function:literal) => {
         concat!(
@@ -31,7 +32,8 @@ macro_rules! step_sql {
 ), turn AS MATERIALIZED (
   SELECT r.kept, m.now_at, r.looked_at, f.fresh, f.believed, CASE WHEN f.fresh THEN r.reached ELSE '-infinity' END AS from_at
   FROM aftercommit.retention AS r CROSS JOIN moment AS m CROSS JOIN LATERAL (
-    SELECT r.from_start_at BETWEEN m.now_at - interval '10 minutes' AND m.now_at AND r.reached <= m.now_at,
+    SELECT r.from_start_at BETWEEN m.now_at - greatest(interval '5 seconds', least(interval '10 minutes', $2::int8 * interval '1 microsecond'))
+             AND m.now_at AND r.reached <= m.now_at,
            r.step <> 'keys' OR m.now_at <= r.looked_at + $4::int8 * interval '1 microsecond') AS f (fresh, believed)
   WHERE r.step = $1 FOR UPDATE OF r SKIP LOCKED
 ), due AS MATERIALIZED (

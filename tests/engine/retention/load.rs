@@ -109,6 +109,9 @@ impl Load {
             assert!(of(table) <= bound, "{table}: {} rows, at most {bound} were expected", of(table));
         }
         assert_eq!(of("schema_version"), i64::from(aftercommit::store::SCHEMA_VERSION));
+        // Traffic is kept for a day, by minute and hour: of two downstreams, each with four ways to end.
+        let minutes = i64::try_from((plan.lasts + patience(plan)).as_secs() / 60).unwrap_or(0) + 2;
+        let traffic = 2 * 4 * (minutes + 2);
         for (table, rows) in &self.left {
             let bound = match table.rsplit(['.', '_']).next() {
                 // What is in doubt stays, with its log and what was done to it, and so do the terms it was sent under.
@@ -116,6 +119,7 @@ impl Load {
                 Some("terms") => self.in_doubt + 30,
                 Some("attempts" | "audit") => self.in_doubt * 20,
                 Some("outcomes" | "claims" | "workers") => 0,
+                Some("traffic") => traffic,
                 _ => 30,
             };
             assert!(*rows <= bound, "{table}: {rows} rows are left, {} are in doubt", self.in_doubt);
@@ -282,6 +286,11 @@ async fn people(
     }
 }
 
+/// How long what has ended may take to go, after the load.
+fn patience(plan: &Plan) -> Duration {
+    plan.retention.keys * 3 + Duration::from_secs(30)
+}
+
 /// After the load: a worker goes on until the keys of everything that has ended are gone, but for what is in doubt.
 async fn settle_down(
     db: &TestDatabase,
@@ -291,8 +300,7 @@ async fn settle_down(
 ) -> BTreeMap<String, i64> {
     let worker = start(db, plan, deployment, chance);
     let gone = async || (db.sql.number("SELECT count(*) FROM aftercommit.outcomes").await == 0).then_some(());
-    let patience = plan.retention.keys * 3 + Duration::from_secs(30);
-    crate::support::eventually(patience, "the keys of everything that has ended go", gone).await;
+    crate::support::eventually(patience(&plan), "the keys of everything that has ended go", gone).await;
     worker.drain().await;
     db.store.maintain().await.expect("counters are folded");
     count(&db.sql).await
