@@ -51,7 +51,8 @@ pub fn sheet() -> String {
     format!("assets/{}", pages::assets::sheet())
 }
 
-/// Furnishes a dashboard for `database`. Nothing is asked of it before somebody looks.
+/// Furnishes a dashboard for `database`. Nothing is asked of it before somebody looks, but whether a bulk is left to be carried out:
+/// a dashboard that is not read-only does that from now on, or, made outside a runtime, from its first request on.
 pub fn dashboard(database: Arc<dyn Database>, settings: Settings) -> Dashboard {
     let shared = Shared::new(database, settings);
     let mut routes = Routes::new(shared.clone());
@@ -61,6 +62,7 @@ pub fn dashboard(database: Arc<dyn Database>, settings: Settings) -> Dashboard {
     live::routes(&mut routes);
     pages::routes(&mut routes);
     let (router, table) = routes.finish();
+    bulk::begin(&shared);
     Dashboard { router, table, shared }
 }
 
@@ -90,7 +92,17 @@ impl Dashboard {
     /// Serves it until `stop`; then takes no more connections, ends streams, and lets open requests end within `grace`. Says how many
     /// connections it had to cut off.
     pub async fn serve(&self, listener: TcpListener, stop: CancellationToken, grace: Duration) -> usize {
-        bulk::start(&self.shared);
-        serve::serve(self, listener, stop, grace).await
+        self.serve_app(self.router(), listener, stop, grace).await
+    }
+
+    /// [`Self::serve`] for an application that has this dashboard in it.
+    pub async fn serve_app(
+        &self,
+        app: Router,
+        listener: TcpListener,
+        stop: CancellationToken,
+        grace: Duration,
+    ) -> usize {
+        serve::serve(self, app, listener, (stop, grace)).await
     }
 }

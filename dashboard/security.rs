@@ -13,7 +13,7 @@ use axum::{
 
 use crate::{
     access::{self, Client, Via},
-    operations,
+    bulk, operations,
     problem::{Problem, Teller},
     routes::{Right, Root, slashed, writes},
     settings::Settings,
@@ -48,6 +48,7 @@ pub(crate) async fn around(State(shared): State<Shared>, request: Request, next:
     } else if let Some(to) = slashed(&request) {
         redirect(StatusCode::PERMANENT_REDIRECT, &to)
     } else {
+        bulk::begin(&shared);
         // In a task of its own: a client that hangs up must not drop a database call in the middle of its transaction.
         shared.run(next.run(request)).await.unwrap_or_else(IntoResponse::into_response)
     };
@@ -96,7 +97,7 @@ fn is_literal(host: &str) -> bool {
 }
 
 /// The one host that the request is for. None when it names none, several, or what is no host.
-fn host(headers: &HeaderMap, uri: &Uri) -> Option<Authority> {
+pub(crate) fn host(headers: &HeaderMap, uri: &Uri) -> Option<Authority> {
     let mut named = headers.get_all(header::HOST).iter();
     let header = match (named.next(), named.next()) {
         (Some(host), None) => Some(host.to_str().ok()?.parse::<Authority>().ok()?),
@@ -145,7 +146,7 @@ fn single<'a>(headers: &'a HeaderMap, name: &str) -> Option<Option<&'a str>> {
 }
 
 /// Whether `origin` is of `host`, with the port that its scheme has by itself.
-fn is_same(origin: &str, host: &Authority) -> bool {
+pub(crate) fn is_same(origin: &str, host: &Authority) -> bool {
     let Some((scheme, authority)) = origin.split_once("://") else { return false };
     let port = match scheme {
         "http" => 80,

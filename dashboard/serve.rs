@@ -24,6 +24,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
     sync::Semaphore,
     time::{Sleep, sleep, timeout},
@@ -53,21 +54,25 @@ const LIMITS: Limits = Limits {
     head_bytes: 64 * 1024,
 };
 
+/// How long, and how much, is read on that nobody wants.
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES: u64 = 16 << 20;
+
 /// What cannot be accepted (out of file descriptors) may be in a moment.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
 pub(crate) async fn serve(
     dashboard: &Dashboard,
+    app: Router,
     listener: TcpListener,
-    stop: CancellationToken,
-    grace: Duration,
+    until: (CancellationToken, Duration),
 ) -> usize {
-    serve_within(LIMITS, dashboard, listener, (stop, grace)).await
+    serve_within(LIMITS, (dashboard, app), listener, until).await
 }
 
 async fn serve_within(
     limits: Limits,
-    dashboard: &Dashboard,
+    (dashboard, app): (&Dashboard, Router),
     listener: TcpListener,
     (stop, grace): (CancellationToken, Duration),
 ) -> usize {
@@ -90,7 +95,7 @@ async fn serve_within(
                 continue;
             }
         };
-        let (router, stop, cut) = (dashboard.router(), stop.clone(), cut.clone());
+        let (router, stop, cut) = (app.clone(), stop.clone(), cut.clone());
         open.spawn(async move {
             tokio::select! {
                 () = answer(limits, (stream, peer), router, stop) => {}
@@ -116,7 +121,7 @@ async fn serve_within(
 /// Answers one connection's requests until it ends, or until `stop` and the answer that is being given.
 async fn answer(
     limits: Limits,
-    (stream, peer): (TcpStream, SocketAddr),
+    (mut stream, peer): (TcpStream, SocketAddr),
     router: Router,
     stop: CancellationToken,
 ) {
@@ -127,17 +132,33 @@ async fn answer(
     });
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(limits.head_bytes);
-    let mut connection = std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let ended = {
+        let mut connection = std::pin::pin!(server.serve_connection(TokioIo::new(&mut stream), service));
+        tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
         }
     };
     if let Err(error) = ended {
         tracing::debug!(%error, %peer, "a connection broke off");
     }
+    tokio::select! {
+        () = linger(&mut stream) => {}
+        () = stop.cancelled() => {}
+    }
+}
+
+/// Reads on for a moment what a client still sends that was refused before its end (a head or a body that is too long): a connection
+/// that is closed with something unread takes the refusal with it.
+async fn linger(stream: &mut TcpStream) {
+    if stream.shutdown().await.is_err() {
+        return;
+    }
+    let mut rest = (&mut *stream).take(LINGER_BYTES);
+    timeout(LINGER, tokio::io::copy(&mut rest, &mut tokio::io::sink())).await.ok();
 }
 
 /// A body that must be complete in time.

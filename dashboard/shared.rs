@@ -1,6 +1,9 @@
 //! What all handlers share: the database, the settings, and what is read once for everybody who looks.
 
-use std::{future::Future, sync::Arc};
+use std::{
+    future::Future,
+    sync::{Arc, Weak},
+};
 
 use aftercommit::store::{Count, Database, DownstreamInfo};
 use axum::extract::FromRef;
@@ -25,6 +28,16 @@ const REQUESTS_MAX: usize = 256;
 #[derive(Clone)]
 pub(crate) struct Shared(Arc<Inner>);
 
+/// [`Shared`] as long as somebody else has it: for tasks that end with the last router.
+pub(crate) struct WeakShared(Weak<Inner>);
+
+impl WeakShared {
+    /// What it stands for, if it is there still.
+    pub(crate) fn upgrade(&self) -> Option<Shared> {
+        self.0.upgrade().map(Shared)
+    }
+}
+
 struct Inner {
     database: Arc<dyn Database>,
     settings: Settings,
@@ -32,7 +45,7 @@ struct Inner {
     counts: Fresh<Vec<Count>>,
     downstreams: Fresh<Vec<DownstreamInfo>>,
     hub: Hub,
-    bell: Bell,
+    bell: Arc<Bell>,
     redaction: Redaction,
     cookies: Cookies,
     sessions: Sessions,
@@ -64,7 +77,7 @@ impl Shared {
                 Box::pin(async move { Ok((database.now().await?, database.downstreams().await?)) })
             }),
             hub: Hub::default(),
-            bell: Bell::default(),
+            bell: Arc::default(),
             redaction: Redaction::new(&settings.redact),
             cookies: Cookies::of(&settings),
             sessions: Sessions::new(Arc::clone(&clock)),
@@ -75,6 +88,11 @@ impl Shared {
             database,
             settings,
         }))
+    }
+
+    /// The same, without keeping it.
+    pub(crate) fn weak(&self) -> WeakShared {
+        WeakShared(Arc::downgrade(&self.0))
     }
 
     /// The database.
@@ -111,7 +129,7 @@ impl Shared {
     }
 
     /// What wakes whoever carries out bulks.
-    pub(crate) fn bell(&self) -> &Bell {
+    pub(crate) fn bell(&self) -> &Arc<Bell> {
         &self.0.bell
     }
 

@@ -5,11 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 
 use axum::{
     extract::{ConnectInfo, Request},
-    http::{HeaderMap, HeaderName, header},
+    http::{HeaderMap, HeaderName, Version, header},
 };
 use ipnet::IpNet;
 
-use crate::settings::Settings;
+use crate::{
+    security::{host, is_same},
+    settings::Settings,
+};
 
 const FORWARDED_FOR: &str = "x-forwarded-for";
 const FORWARDED_PROTO: &str = "x-forwarded-proto";
@@ -35,7 +38,9 @@ impl Client {
     pub(crate) fn of(request: &Request, settings: &Settings) -> Self {
         let peer =
             request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip().to_canonical());
-        Self::at(peer, request.headers(), settings)
+        let mut client = Self::at(peer, request.headers(), settings);
+        client.proxied |= passed_a_silent_proxy(request);
+        client
     }
 
     fn at(peer: Option<IpAddr>, headers: &HeaderMap, settings: &Settings) -> Self {
@@ -73,6 +78,17 @@ impl Client {
     pub(super) fn is_local(&self) -> bool {
         self.peer.is_some_and(|peer| peer.is_loopback()) && !self.proxied
     }
+}
+
+/// Whether it looks like it although nobody says so: a proxy that was told to hand on requests and nothing else (nginx, unless it is
+/// told more) speaks HTTP/1.0, which no browser does, and calls us by our own address while the browser names another in `Origin`.
+fn passed_a_silent_proxy(request: &Request) -> bool {
+    let headers = request.headers();
+    let elsewhere = || {
+        let origin = headers.get(header::ORIGIN)?.to_str().ok()?;
+        host(headers, request.uri()).map(|host| !is_same(origin, &host))
+    };
+    request.version() < Version::HTTP_11 || elsewhere().unwrap_or(false)
 }
 
 fn is_proxy(address: IpAddr, settings: &Settings) -> bool {

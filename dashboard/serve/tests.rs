@@ -6,11 +6,7 @@ use std::sync::{
 };
 
 use axum::http::Method;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    sync::Notify,
-    task::JoinSet,
-};
+use tokio::{sync::Notify, task::JoinSet};
 
 use super::*;
 use crate::{
@@ -49,7 +45,8 @@ async fn staged(limits: Limits, settings: Settings, more: impl FnOnce(&mut Route
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, mut task) = (listener.local_addr().unwrap(), JoinSet::new());
     task.spawn(async move {
-        serve_within(limits, &dashboard, listener, (CancellationToken::new(), Duration::ZERO)).await
+        let app = dashboard.router();
+        serve_within(limits, (&dashboard, app), listener, (CancellationToken::new(), Duration::ZERO)).await
     });
     Stage { address, shared, _folder: folder, _task: task }
 }

@@ -20,6 +20,7 @@ on_every_database! {
 }
 on_sqlite! {
     every_route_is_described_and_nothing_else,
+    the_description_is_valid,
     prometheus_own_tool_accepts_the_metrics,
 }
 
@@ -78,6 +79,22 @@ async fn every_route_is_described_and_nothing_else(db: &TestDatabase) {
                 "{method} {path}"
             );
         }
+    }
+}
+
+/// Judged by a validator that nobody here wrote, and one that can find something.
+async fn the_description_is_valid(_: &TestDatabase) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (good, bad) = (folder.path().join("good.json"), folder.path().join("bad.json"));
+    std::fs::write(&good, api::openapi()).expect("it is written");
+    let mut broken = described();
+    broken["paths"]["/effects"]["get"]["responses"] = Value::Null;
+    std::fs::write(&bad, broken.to_string()).expect("it is written");
+    for (file, valid) in [(good, true), (bad, false)] {
+        let program = PathBuf::from(environment::python()).with_file_name("openapi-spec-validator");
+        let (status, out, err) = run(Command::new(program).arg(file), Duration::from_secs(60)).await;
+        assert_eq!(status.success(), valid, "{out}{err}");
+        assert!(!valid || out.contains("OK"), "{out}{err}");
     }
 }
 

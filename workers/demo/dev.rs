@@ -1,6 +1,6 @@
-//! `aftercommit dev`: worker, page and sinks in one process, on SQLite, without configuration.
+//! `aftercommit dev`: worker, dashboard and sinks in one process, on SQLite, without configuration.
 
-use std::{future::IntoFuture as _, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use aftercommit::{
     clock::SystemClock,
@@ -31,6 +31,8 @@ use crate::cli::{
 const PORT: u16 = 7799;
 /// Ports that are tried after it.
 const MORE_PORTS: u16 = 50;
+/// How long the dashboard's open requests may go on once the worker has ended.
+const GRACE: Duration = Duration::from_secs(2);
 /// Longer than the timeout below, so that a requested timeout is one.
 const SLOW: Duration = Duration::from_secs(8);
 
@@ -98,13 +100,19 @@ pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit
         operations.count_requests(move || shop.counts());
     }
     let mut tasks = JoinSet::new();
-    tasks.spawn(serve(listener, app, stop.abort.clone()));
     tasks.spawn(catcher.serve(mail));
+    let (mut site, abort) = (JoinSet::new(), stop.abort.clone());
+    site.spawn(async move { dashboard.serve_app(app, listener, abort, GRACE).await });
     let mut worker = JoinSet::new();
     let inner = stop.clone();
     worker.spawn(async move { engine.run(inner).await });
     greet(&url, address, &orders)?;
-    run_until_stopped(&mut worker, &stop, &mut signals).await
+    let exit = run_until_stopped(&mut worker, &stop, &mut signals).await?;
+    if exit == Exit::Ok {
+        // A bulk of the dashboard ends with the effect that it is at.
+        site.join_next().await;
+    }
+    Ok(exit)
 }
 
 async fn run_until_stopped(
@@ -130,17 +138,6 @@ async fn run_until_stopped(
                 stop.drain.cancel();
             }
         }
-    }
-}
-
-async fn serve(
-    listener: TcpListener,
-    app: Router,
-    stop: tokio_util::sync::CancellationToken,
-) -> std::io::Result<()> {
-    tokio::select! {
-        ended = axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).into_future() => ended,
-        () = stop.cancelled() => Ok(()),
     }
 }
 
