@@ -1,7 +1,7 @@
 //! The runner: works through the bulks of its database, a few effects at a time, at the rate that was asked for.
 //!
-//! Every dashboard process has one. A bulk is held by one of them, by a lease; when that process dies, another one goes on where it
-//! stopped. Each effect is acted on by the statement that any person's action is, with the state and the token that were frozen, and
+//! Every process with a dashboard has one, whoever serves its router, unless it may change nothing. A bulk is held by one of them, by a
+//! lease; when that process dies, another one goes on where it stopped. Each effect is acted on by the statement that any person's action is, with the state and the token that were frozen, and
 //! its item is marked in the same transaction: so none is acted on twice, whoever holds the lease.
 
 use std::{
@@ -19,13 +19,14 @@ use aftercommit::{
     verb::{Actor, BulkItem, Refusal, Verb},
 };
 use tokio::{
+    runtime::Handle,
     sync::Notify,
     task::JoinSet,
     time::{Interval, MissedTickBehavior, interval},
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::shared::Shared;
+use crate::shared::{Shared, WeakShared};
 
 /// How long a bulk stands still when the process that works on it dies.
 const LEASE: Duration = Duration::from_secs(15);
@@ -56,27 +57,44 @@ impl Bell {
     }
 }
 
-/// There is something to do, or there may be: the runner of this process begins, unless it runs already, and looks at once. A
-/// dashboard that may change nothing has none.
-pub(crate) fn start(shared: &Shared) {
-    if shared.settings().read_only {
-        return;
+/// Taken away with the runner's task, however that ends: the next request begins another.
+struct Runs(Arc<Bell>);
+
+impl Drop for Runs {
+    fn drop(&mut self) {
+        self.0.runs.store(false, Ordering::Release);
     }
-    if !shared.bell().runs.swap(true, Ordering::AcqRel) {
-        shared.tasks().spawn(run(shared.clone()));
-    }
-    shared.bell().rung.notify_one();
 }
 
-/// Works until the dashboard ends.
-async fn run(shared: Shared) {
+/// The runner begins, unless it runs already: called where a dashboard is made, and with each request, so that it runs whoever serves
+/// the router. A dashboard that may change nothing has none; where there is no runtime yet, the first request finds one.
+pub(crate) fn begin(shared: &Shared) {
+    let bell = shared.bell();
+    if bell.runs.load(Ordering::Acquire) || shared.settings().read_only || Handle::try_current().is_err() {
+        return;
+    }
+    if !bell.runs.swap(true, Ordering::AcqRel) {
+        let runs = Runs(Arc::clone(bell));
+        shared.tasks().spawn(run(shared.weak(), runs, shared.closing().clone()));
+    }
+}
+
+/// There is something to do: the runner looks at once.
+pub(crate) fn ring(shared: &Shared) {
+    begin(shared);
+    shared.bell().notify_one();
+}
+
+/// Works until the dashboard ends: it closes, or nothing is left that could be asked.
+async fn run(dashboard: WeakShared, runs: Runs, closing: CancellationToken) {
     let runner: Arc<str> = format!("dashboard {}", uuid::Uuid::new_v4()).into();
     let mut open = JoinSet::new();
-    while !shared.closing().is_cancelled() {
+    while !closing.is_cancelled() {
+        let Some(shared) = dashboard.upgrade() else { break };
         if open.len() < BULKS_AT_ONCE {
             match shared.database().take_bulk(&runner, LEASE).await {
                 Ok(Some(bulk)) => {
-                    open.spawn(work(shared.clone(), Arc::clone(&runner), bulk));
+                    open.spawn(work(shared, Arc::clone(&runner), bulk));
                     continue;
                 }
                 Ok(None) => {}
@@ -84,11 +102,12 @@ async fn run(shared: Shared) {
                 Err(error) => tracing::debug!(%error, "whether there are bulks is not known"),
             }
         }
+        drop(shared);
         tokio::select! {
-            () = shared.bell().rung.notified() => {}
+            () = runs.0.rung.notified() => {}
             _ = open.join_next(), if !open.is_empty() => {}
             () = tokio::time::sleep(LOOK) => {}
-            () = shared.closing().cancelled() => {}
+            () = closing.cancelled() => {}
         }
     }
     // What was begun is finished: a database call that is dropped may leave its connection in a transaction.
@@ -106,6 +125,7 @@ async fn work(shared: Shared, runner: Arc<str>, bulk: BulkInfo) {
         // It is not looked at again before its lease is over.
         return;
     };
+    // Not the dashboard itself: a bulk that goes slowly on purpose is none that anybody asks.
     let mut worker = Worker {
         database: Arc::clone(shared.database()),
         closing: shared.closing().clone(),
@@ -116,6 +136,7 @@ async fn work(shared: Shared, runner: Arc<str>, bulk: BulkInfo) {
         verb,
         bulk,
     };
+    drop(shared);
     while !worker.closing.is_cancelled() {
         match worker.batch().await {
             Ok(Next::Batch) => {}

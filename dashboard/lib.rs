@@ -22,6 +22,7 @@ mod security;
 mod serve;
 mod settings;
 mod shared;
+mod slow;
 
 use std::{sync::Arc, time::Duration};
 
@@ -51,7 +52,8 @@ pub fn sheet() -> String {
     format!("assets/{}", pages::assets::sheet())
 }
 
-/// Furnishes a dashboard for `database`. Nothing is asked of it before somebody looks.
+/// Furnishes a dashboard for `database`. Nothing is asked of it before somebody looks, but whether a bulk is left to be carried out:
+/// a dashboard that is not read-only does that from now on, or, made outside a runtime, from its first request on.
 pub fn dashboard(database: Arc<dyn Database>, settings: Settings) -> Dashboard {
     let shared = Shared::new(database, settings);
     let mut routes = Routes::new(shared.clone());
@@ -61,12 +63,14 @@ pub fn dashboard(database: Arc<dyn Database>, settings: Settings) -> Dashboard {
     live::routes(&mut routes);
     pages::routes(&mut routes);
     let (router, table) = routes.finish();
+    bulk::begin(&shared);
     Dashboard { router, table, shared }
 }
 
 impl Dashboard {
     /// Everything, to be merged at the root or nested at a path. Serve it with `into_make_service_with_connect_info::<SocketAddr>()`:
-    /// without the address of who asks, nobody is let in who has no credentials.
+    /// without the address of who asks, nobody is let in who has no credentials. Slow bodies end here too; slow readers and heads that do
+    /// not end are for whoever serves it, as [`Self::serve_app`] does.
     pub fn router(&self) -> Router {
         self.router.clone()
     }
@@ -75,6 +79,13 @@ impl Dashboard {
     /// trailing slash leads to the one with it.
     pub fn at(&self, path: &str) -> Router {
         routes::at(path, self.router.clone())
+    }
+
+    /// What an application puts beside the pages, for people at this machine as they are: called by the dashboard's names only, changed by
+    /// no page of somebody else's, with the same headers.
+    pub fn beside(&self, other: Router) -> Router {
+        let around = security::Around::new(self.shared.clone(), slow::Patience::default());
+        other.layer(axum::middleware::from_fn_with_state(around, security::beside))
     }
 
     /// Every route with the right that it takes.
@@ -90,7 +101,17 @@ impl Dashboard {
     /// Serves it until `stop`; then takes no more connections, ends streams, and lets open requests end within `grace`. Says how many
     /// connections it had to cut off.
     pub async fn serve(&self, listener: TcpListener, stop: CancellationToken, grace: Duration) -> usize {
-        bulk::start(&self.shared);
-        serve::serve(self, listener, stop, grace).await
+        self.serve_app(self.router(), listener, stop, grace).await
+    }
+
+    /// [`Self::serve`] for an application that has this dashboard in it.
+    pub async fn serve_app(
+        &self,
+        app: Router,
+        listener: TcpListener,
+        stop: CancellationToken,
+        grace: Duration,
+    ) -> usize {
+        serve::serve(self, app, listener, (stop, grace)).await
     }
 }

@@ -1,6 +1,9 @@
 //! What all handlers share: the database, the settings, and what is read once for everybody who looks.
 
-use std::{future::Future, sync::Arc};
+use std::{
+    future::Future,
+    sync::{Arc, Weak},
+};
 
 use aftercommit::store::{Count, Database, DownstreamInfo};
 use axum::extract::FromRef;
@@ -15,15 +18,28 @@ use crate::{
     live::Hub,
     problem::Problem,
     redaction::Redaction,
+    routes::Right,
     settings::Settings,
 };
 
 /// Requests that are answered at one time: many more than a database has connections for us.
 const REQUESTS_MAX: usize = 256;
+/// The same of requests that take no right, so that who brings no credentials takes no place from who does.
+const PUBLIC_MAX: usize = 128;
 
 /// The state of every handler.
 #[derive(Clone)]
 pub(crate) struct Shared(Arc<Inner>);
+
+/// [`Shared`] as long as somebody else has it: for tasks that end with the last router.
+pub(crate) struct WeakShared(Weak<Inner>);
+
+impl WeakShared {
+    /// What it stands for, if it is there still.
+    pub(crate) fn upgrade(&self) -> Option<Shared> {
+        self.0.upgrade().map(Shared)
+    }
+}
 
 struct Inner {
     database: Arc<dyn Database>,
@@ -32,13 +48,15 @@ struct Inner {
     counts: Fresh<Vec<Count>>,
     downstreams: Fresh<Vec<DownstreamInfo>>,
     hub: Hub,
-    bell: Bell,
+    bell: Arc<Bell>,
     redaction: Redaction,
     cookies: Cookies,
     sessions: Sessions,
     throttle: Throttle,
     /// As many requests are answered at one time.
     places: Arc<Semaphore>,
+    /// As many of them that take no right.
+    public_places: Arc<Semaphore>,
     tasks: TaskTracker,
     closing: CancellationToken,
 }
@@ -64,17 +82,23 @@ impl Shared {
                 Box::pin(async move { Ok((database.now().await?, database.downstreams().await?)) })
             }),
             hub: Hub::default(),
-            bell: Bell::default(),
+            bell: Arc::default(),
             redaction: Redaction::new(&settings.redact),
             cookies: Cookies::of(&settings),
             sessions: Sessions::new(Arc::clone(&clock)),
             throttle: Throttle::new(clock),
             places: Arc::new(Semaphore::new(REQUESTS_MAX)),
+            public_places: Arc::new(Semaphore::new(PUBLIC_MAX)),
             tasks,
             closing,
             database,
             settings,
         }))
+    }
+
+    /// The same, without keeping it.
+    pub(crate) fn weak(&self) -> WeakShared {
+        WeakShared(Arc::downgrade(&self.0))
     }
 
     /// The database.
@@ -111,7 +135,7 @@ impl Shared {
     }
 
     /// What wakes whoever carries out bulks.
-    pub(crate) fn bell(&self) -> &Bell {
+    pub(crate) fn bell(&self) -> &Arc<Bell> {
         &self.0.bell
     }
 
@@ -143,16 +167,18 @@ impl Shared {
         &self.0.tasks
     }
 
-    /// Runs `work` to its end in a task of its own, whoever waits for it.
+    /// Runs `work`, an answer of a route that takes `right`, to its end in a task of its own, whoever waits for it.
     ///
     /// # Errors
     ///
     /// When it panicked, or too much is being done already: what nobody waits for any more still holds the database.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
+        right: Right,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, Problem> {
-        let Ok(place) = Arc::clone(&self.0.places).try_acquire_owned() else {
+        let places = if right == Right::Public { &self.0.public_places } else { &self.0.places };
+        let Ok(place) = Arc::clone(places).try_acquire_owned() else {
             return Err(Problem::crowded());
         };
         let task = async move {

@@ -16,6 +16,7 @@
 #   AFTERCOMMIT_TEST_STRIPE_MOCK  autostart.js of stripe-stateful-mock
 #   AFTERCOMMIT_TEST_NODE         a folder whose node_modules has what tests/package.json lists
 #   AFTERCOMMIT_TEST_CHROMIUM     Debian's Chromium
+#   AFTERCOMMIT_TEST_NGINX        Debian's nginx, for tests that start one in front of a dashboard
 # shellcheck shell=bash
 
 scratch=$(mktemp -d -t aftercommit.XXXXXX)
@@ -302,15 +303,18 @@ start_services() {
 
   nats=$(PATH=$PATH:/usr/sbin command -v nats-server || true)
   exim=$(PATH=$PATH:/usr/sbin command -v exim4 || true)
+  nginx=$(PATH=$PATH:/usr/sbin command -v nginx || true)
   local missing=()
   [ -n "$nats" ] || missing+=(nats-server)
   [ -n "$exim" ] || missing+=(exim4-daemon-light)
+  [ -n "$nginx" ] || missing+=(nginx-light)
   command -v redis-server >/dev/null || missing+=(redis-server)
   command -v promtool >/dev/null || missing+=(prometheus) # for its promtool; the server is not started
   if [ ${#missing[@]} -gt 0 ]; then apt_install "${missing[@]}"; fi
   nats=$(PATH=$PATH:/usr/sbin command -v nats-server)
   exim=$(PATH=$PATH:/usr/sbin command -v exim4)
-  export AFTERCOMMIT_TEST_NATS_SERVER=$nats
+  nginx=$(PATH=$PATH:/usr/sbin command -v nginx)
+  export AFTERCOMMIT_TEST_NATS_SERVER=$nats AFTERCOMMIT_TEST_NGINX=$nginx
 
   # With fonts, or every page would be of boxes.
   command -v chromium >/dev/null || apt_install chromium fonts-liberation

@@ -93,7 +93,7 @@ pub(crate) async fn bulk(shared: &Shared, visitor: &Visitor, wish: BulkWish) -> 
         actor: actor(visitor, reason),
     };
     let id = shared.database().start_bulk(&bulk, &frozen.items).await?;
-    crate::bulk::start(shared);
+    crate::bulk::ring(shared);
     Ok(id)
 }
 

@@ -79,7 +79,7 @@ pub(crate) async fn control_bulk(
     let now =
         database.control_bulk(id, control, &actor(visitor, None)).await?.ok_or_else(|| absent_bulk(id))?;
     if control == Control::Resume {
-        crate::bulk::start(shared);
+        crate::bulk::ring(shared);
     }
     Ok(now)
 }

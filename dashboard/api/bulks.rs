@@ -94,8 +94,6 @@ pub(crate) async fn list(
     State(shared): State<Shared>,
     Query(asked): Query<BulksQuery>,
 ) -> Result<Json<BulksJson>, Problem> {
-    // An application that mounts the dashboard serves it itself: who looks at bulks wakes whoever carries them out.
-    crate::bulk::start(&shared);
     let bulks = shared.database().bulks(ask::page(asked.limit)?).await?;
     Ok(Json(BulksJson { bulks: bulks.iter().map(BulkJson::from).collect() }))
 }
@@ -109,7 +107,6 @@ pub(crate) async fn list(
     responses((status = 200, description = "The bulk", body = BulkJson), (status = 400), (status = 404))
 )]
 pub(crate) async fn show(State(shared): State<Shared>, id: Number) -> Result<Json<BulkJson>, Problem> {
-    crate::bulk::start(&shared);
     Ok(Json(BulkJson::from(&find(&shared, id.0).await?)))
 }
 

@@ -120,7 +120,7 @@ impl Modify for Whole {
 /// Adds what every route may answer, and gives all refusals their form.
 fn complete(operation: &mut openapi::path::Operation) {
     let responses = &mut operation.responses.responses;
-    for status in ["400", "401", "403", "421", "500", "503"] {
+    for status in ["400", "401", "403", "421", "429", "500", "503"] {
         responses.entry(status.to_owned()).or_insert_with(|| RefOr::T(openapi::Response::new("")));
     }
     for (status, response) in responses.iter_mut().filter(|(status, _)| *status >= &"400".to_owned()) {
@@ -147,6 +147,7 @@ fn words(status: &str) -> &'static str {
         "422" => {
             "The request can be read, and cannot be done: a reason or a confirmation is missing, or a value is wrong."
         }
+        "429" => "Too many wrong credentials came lately: Retry-After says when they are looked at again.",
         "500" => "The dashboard failed.",
         "503" => "The database does not answer, or too many listen: try again later.",
         _ => "It is refused.",

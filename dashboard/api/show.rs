@@ -29,6 +29,7 @@ impl<'a> Shown<'a> {
             effect.target = None;
             effect.request = effect.request.take().map(|_hidden| None);
         }
+        effect.metadata = effect.metadata.take().and_then(|metadata| self.raw(&metadata));
         self.words(&mut effect.target);
         self.words(&mut effect.last_error);
         self.words(&mut effect.what_follows);

@@ -2,15 +2,20 @@
 
 use std::time::Duration;
 
-use aftercommit::{EffectId, state::State};
-use aftercommit_dashboard::{BulkLimits, Settings};
+use aftercommit::{
+    EffectId,
+    state::State,
+    store::NewBulk,
+    verb::{Actor, Seen},
+};
+use aftercommit_dashboard::{BulkLimits, Settings, dashboard};
 use serde_json::{Value, json};
-use tokio::process::Command;
+use tokio::{net::TcpListener, process::Command, task::JoinSet};
 
 use super::{
     Ask, Site,
     api::{assert_problem, body, get, post, site, worker},
-    everybody,
+    everybody, settings,
 };
 use crate::{
     e2e::processes::{Process, aftercommit},
@@ -24,14 +29,21 @@ on_every_database! {
     what_may_be_applied_twice_wants_the_number_typed,
     only_the_oldest_are_listed_where_there_is_a_limit,
     two_thousand_are_done_once_though_a_dashboard_is_killed,
+    an_application_that_has_the_dashboard_inside_carries_bulks_out,
+    a_read_only_dashboard_carries_out_nothing,
 }
 
 const SOON: Duration = Duration::from_secs(60);
 
 /// `n` failed effects at `pay`.
 async fn failed(db: &TestDatabase, n: usize) -> Vec<EffectId> {
+    failed_with(db, "f", n).await
+}
+
+/// The same, with keys that begin so.
+async fn failed_with(db: &TestDatabase, key: &str, n: usize) -> Vec<EffectId> {
     let worker = worker(db).await;
-    let ids = db.insert_many("pay", "f", n).await;
+    let ids = db.insert_many("pay", key, n).await;
     loop {
         let claims = worker.claim("pay", 500).await;
         if claims.is_empty() {
@@ -256,4 +268,59 @@ async fn two_thousand_are_done_once_though_a_dashboard_is_killed(db: &TestDataba
     assert_eq!((rows, effects), (2_000, 2_000), "one row for each, and none acted on twice");
     assert_eq!((count(db, State::Failed).await, count(db, State::Ready).await), (0, N));
     println!("killed after {at_the_kill} of {N}");
+}
+
+/// A bulk that somebody started who is gone.
+async fn left(db: &TestDatabase, ids: &[EffectId]) -> i64 {
+    let mut items = Vec::new();
+    for id in ids {
+        let status = db.status(*id).await;
+        items.push((*id, Seen { state: status.state, token: status.token }));
+    }
+    let actor = Actor { who: "ann".to_owned(), ..Actor::default() };
+    let bulk = NewBulk { verb: "retry".to_owned(), what: "failed".to_owned(), rate: 0, actor };
+    db.store.start_bulk(&bulk, &items).await.expect("it starts")
+}
+
+async fn carried_out(db: &TestDatabase, bulk: i64, what: &str) {
+    let bulk = eventually(SOON, what, async || {
+        let bulk = db.store.bulk(bulk).await.expect("readable").expect("it is there");
+        bulk.finished_at.is_some().then_some(bulk)
+    })
+    .await;
+    assert_eq!((bulk.done, bulk.total), (3, 3), "{bulk:?}");
+}
+
+/// A router that somebody else serves runs bulks too: from when it is made, and where there was no runtime yet, from the first request
+/// on, whatever that asks for.
+async fn an_application_that_has_the_dashboard_inside_carries_bulks_out(db: &TestDatabase) {
+    let bulk = left(db, &failed(db, 3).await).await;
+    let inside = dashboard(db.store.clone(), settings(everybody()).1);
+    carried_out(db, bulk, "it is carried out although nobody asked").await;
+    drop(inside);
+
+    let bulk = left(db, &failed_with(db, "again", 3).await).await;
+    let (store, settings) = (db.store.clone(), settings(everybody()).1);
+    let made = std::thread::spawn(move || dashboard(store, settings));
+    let inside = made.join().expect("a dashboard can be made without a runtime");
+    let app = axum::Router::new().merge(inside.at("/ops/effects"));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let (address, mut task) = (listener.local_addr().expect("it is bound"), JoinSet::new());
+    task.spawn(async move { axum::serve(listener, app).await.expect("it serves") });
+    assert_eq!(Ask::new(address, "GET", "/ops/effects/healthz").send().await.status, 200);
+    carried_out(db, bulk, "it is carried out once somebody asked for anything").await;
+}
+
+async fn a_read_only_dashboard_carries_out_nothing(db: &TestDatabase) {
+    let ids = failed(db, 3).await;
+    let bulk = left(db, &ids).await;
+    let settings = Settings { access: everybody(), read_only: true, ..Settings::default() };
+    let site = Site::open(&db.store, settings).await;
+    for path in ["bulk".to_owned(), format!("bulk/{bulk}"), "counts".to_owned()] {
+        get(&site, &path).await;
+    }
+    // Nobody holds it: whoever asks for work first is given it.
+    let taken = db.store.take_bulk("the test", SOON).await.expect("readable");
+    assert_eq!(taken.map(|taken| (taken.id, taken.done)), Some((bulk, 0)));
+    assert_eq!(count(db, State::Failed).await, 3);
 }

@@ -127,7 +127,9 @@ async fn secrets_are_hidden_from_everybody(db: &TestDatabase) {
     let secret = "sk_live_0123456789abcdef";
     let payload = format!("'{{\"n\":9007199254740993,\"key\":\"{secret}\"}}'");
     let headers = "'{\"X-Api-Key\":\"hush\",\"X-Plain\":\"shown\"}'";
-    let id = db.insert_with("pay", "k", &[("payload", &payload), ("headers", headers)]).await;
+    let metadata = format!("'{{\"note\":\"{secret}\",\"n\":9007199254740993}}'");
+    let columns = [("payload", payload.as_str()), ("headers", headers), ("metadata", &metadata)];
+    let id = db.insert_with("pay", "k", &columns).await;
     let claim = worker.claim_one("pay").await;
     worker.settle(Settling::of(&claim).fail(&format!("no such key: {secret}"))).await;
     let site = site(db).await;

@@ -1,6 +1,6 @@
 //! Events: how things stand is told when it changes and not otherwise, to as many as listen, and to nobody who left.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use aftercommit::EffectId;
 use aftercommit_dashboard::{Role, Settings};
@@ -29,19 +29,22 @@ on_sqlite! {
 const SOON: Duration = Duration::from_secs(15);
 
 /// Somebody who listens.
-struct Ear {
+pub(super) struct Ear {
     stream: TcpStream,
     heard: String,
 }
 
 impl Ear {
     async fn open(site: &Site) -> Self {
-        let mut stream = TcpStream::connect(site.address).await.expect("it listens");
-        let head = format!(
-            "GET /api/v1/events HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nAccept: text/event-stream\r\n\r\n",
-            site.address,
-            token(Role::Viewer)
-        );
+        let bearer = format!("Authorization: Bearer {}\r\n", token(Role::Viewer));
+        Self::at(site.address, "/api/v1/events", &bearer).await
+    }
+
+    /// Listens to what is told there to whoever brings these lines.
+    pub(super) async fn at(address: SocketAddr, path: &str, lines: &str) -> Self {
+        let mut stream = TcpStream::connect(address).await.expect("it listens");
+        let head =
+            format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: text/event-stream\r\n{lines}\r\n");
         stream.write_all(head.as_bytes()).await.expect("it reads");
         Self { stream, heard: String::new() }
     }
@@ -63,7 +66,7 @@ impl Ear {
     }
 
     /// The counts that were told last.
-    async fn counts(&mut self, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+    pub(super) async fn counts(&mut self, what: &str, is: impl Fn(&Value) -> bool) -> Value {
         self.until(what, |heard| told(heard).into_iter().rev().find(|counts| is(counts))).await
     }
 }

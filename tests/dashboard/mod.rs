@@ -7,13 +7,18 @@ mod browser;
 mod bulk;
 mod client;
 mod command;
+mod dev;
 mod hostile;
+mod limits;
 mod live;
 mod matrix;
 mod mounts;
+mod nginx;
 mod openapi;
+mod origin;
 mod reach;
 mod remote;
+mod rows;
 mod sessions;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};

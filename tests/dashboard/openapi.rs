@@ -2,13 +2,14 @@
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
-use aftercommit_dashboard::api;
+use aftercommit_dashboard::{Role, api};
 use serde_json::Value;
 use tokio::process::Command;
 
 use super::{
     Site,
     api::{failed, get, in_doubt, site, worker},
+    token,
 };
 use crate::{
     e2e::{environment, processes::run},
@@ -20,6 +21,7 @@ on_every_database! {
 }
 on_sqlite! {
     every_route_is_described_and_nothing_else,
+    the_description_is_valid,
     prometheus_own_tool_accepts_the_metrics,
 }
 
@@ -81,6 +83,22 @@ async fn every_route_is_described_and_nothing_else(db: &TestDatabase) {
     }
 }
 
+/// Judged by a validator that nobody here wrote, and one that can find something.
+async fn the_description_is_valid(_: &TestDatabase) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (good, bad) = (folder.path().join("good.json"), folder.path().join("bad.json"));
+    std::fs::write(&good, api::openapi()).expect("it is written");
+    let mut broken = described();
+    broken["paths"]["/effects"]["get"]["responses"] = Value::Null;
+    std::fs::write(&bad, broken.to_string()).expect("it is written");
+    for (file, valid) in [(good, true), (bad, false)] {
+        let program = PathBuf::from(environment::python()).with_file_name("openapi-spec-validator");
+        let (status, out, err) = run(Command::new(program).arg(file), Duration::from_secs(60)).await;
+        assert_eq!(status.success(), valid, "{out}{err}");
+        assert!(!valid || out.contains("OK"), "{out}{err}");
+    }
+}
+
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,response_headers_conformance";
 
 /// No 5xx, no status and no body that the description does not have; whatever is sent.
@@ -114,7 +132,7 @@ async fn prometheus_own_tool_accepts_the_metrics(db: &TestDatabase) {
     failed(db, &worker, "pay", "f").await;
     in_doubt(db, &worker, "mail", "d").await;
     let site = site(db).await;
-    let metrics = site.ask("GET", "/metrics").send().await;
+    let metrics = site.ask("GET", "/metrics").bearer(&token(Role::Viewer)).send().await;
     assert_eq!(metrics.status, 200, "{metrics:?}");
     assert!(metrics.body.contains("aftercommit_effects_in_doubt{downstream=\"mail\"} 1"), "{}", metrics.body);
     let folder = tempfile::tempdir().expect("a folder");

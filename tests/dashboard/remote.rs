@@ -265,6 +265,16 @@ async fn what_is_printed_is_the_same_through_a_dashboard(db: &TestDatabase) {
         };
         assert_eq!(lines(here.out(words).await), lines(there.out(words).await), "{words:?}");
     }
+    // Parsed, numbers with many digits look alike: what is printed is compared as it stands, too.
+    for words in [&["effects", "show", &done, "--json"][..], &["effects", "list", "--json"]] {
+        for out in [here.out(words).await, there.out(words).await] {
+            assert!(out.contains(r#""response":{"id":"ch_1","n":1234567890123456789012345}"#), "{out}");
+        }
+    }
+    for reach in [&here, &there] {
+        let out = reach.out(&["effects", "show", &done, "--payload", "--json"]).await;
+        assert!(out.contains(r#""payload":"{ \"n\":9007199254740993 }""#), "{out}");
+    }
     for words in [&["effects", "show", &done, "--payload"][..], &["effects", "show", &done]] {
         let text = |out: String| {
             out.lines().filter(|line| !line.contains(" ago")).map(str::to_owned).collect::<Vec<_>>()

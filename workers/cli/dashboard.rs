@@ -20,9 +20,9 @@ const GRACE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without [dashboard] in the configuration it listens at 127.0.0.1:7799, and who is
-at this machine may do everything. Anything else asks who comes: see `auth` in
-what `aftercommit config init` prints. SIGTERM or Ctrl-C ends it once open
+Without [dashboard] in the configuration it listens at 127.0.0.1:7799, and who
+is at this machine may do everything. Anything else asks who comes: see `auth`
+in what `aftercommit config init` prints. SIGTERM or Ctrl-C ends it once open
 requests have their answers; a second one ends it at once.
 
 Examples:

@@ -1,6 +1,6 @@
-//! `aftercommit dev`: worker, page and sinks in one process, on SQLite, without configuration.
+//! `aftercommit dev`: worker, dashboard and sinks in one process, on SQLite, without configuration.
 
-use std::{future::IntoFuture as _, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use aftercommit::{
     clock::SystemClock,
@@ -8,7 +8,7 @@ use aftercommit::{
     error::StoreError,
     store::Options,
 };
-use aftercommit_dashboard::{Operations, Settings as Shown, dashboard};
+use aftercommit_dashboard::{Dashboard, Operations, Settings as Shown, dashboard};
 use aftercommit_workers::config::{Settings, Sources};
 use anyhow::Context as _;
 use axum::Router;
@@ -31,6 +31,8 @@ use crate::cli::{
 const PORT: u16 = 7799;
 /// Ports that are tried after it.
 const MORE_PORTS: u16 = 50;
+/// How long the dashboard's open requests may go on once the worker has ended.
+const GRACE: Duration = Duration::from_secs(2);
 /// Longer than the timeout below, so that a requested timeout is one.
 const SLOW: Duration = Duration::from_secs(8);
 
@@ -87,24 +89,30 @@ pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit
         ..Shown::default()
     };
     let dashboard = dashboard(database, shown);
-    let mut app = app(dashboard.router(), &catcher);
+    let mut app = app(&dashboard, &catcher);
     // The service speaks SQLite; a playground on PostgreSQL does without it.
     let shop =
         if url.starts_with("sqlite:") { Some(Shop::open(&url, args.amqp.is_some()).await?) } else { None };
     let mut orders = Orders::default();
     if let Some(shop) = shop {
         orders = Orders::at(address);
-        app = app.merge(shop.router());
+        app = app.merge(dashboard.beside(shop.router()));
         operations.count_requests(move || shop.counts());
     }
     let mut tasks = JoinSet::new();
-    tasks.spawn(serve(listener, app, stop.abort.clone()));
     tasks.spawn(catcher.serve(mail));
+    let (mut site, abort) = (JoinSet::new(), stop.abort.clone());
+    site.spawn(async move { dashboard.serve_app(app, listener, abort, GRACE).await });
     let mut worker = JoinSet::new();
     let inner = stop.clone();
     worker.spawn(async move { engine.run(inner).await });
     greet(&url, address, &orders)?;
-    run_until_stopped(&mut worker, &stop, &mut signals).await
+    let exit = run_until_stopped(&mut worker, &stop, &mut signals).await?;
+    if exit == Exit::Ok {
+        // A bulk of the dashboard ends with the effect that it is at.
+        site.join_next().await;
+    }
+    Ok(exit)
 }
 
 async fn run_until_stopped(
@@ -133,21 +141,12 @@ async fn run_until_stopped(
     }
 }
 
-async fn serve(
-    listener: TcpListener,
-    app: Router,
-    stop: tokio_util::sync::CancellationToken,
-) -> std::io::Result<()> {
-    tokio::select! {
-        ended = axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).into_future() => ended,
-        () = stop.cancelled() => Ok(()),
-    }
-}
-
 /// The dashboard at the root, the sinks below.
-fn app(dashboard: Router, catcher: &Arc<Catcher>) -> Router {
+fn app(dashboard: &Dashboard, catcher: &Arc<Catcher>) -> Router {
     let payments = Sink::new(Memory::HonoursKeys, "ch", SLOW);
-    dashboard.nest("/sinks/payments", payments.router()).nest("/sinks/mail", catcher.router())
+    let sinks =
+        Router::new().nest("/sinks/payments", payments.router()).nest("/sinks/mail", catcher.router());
+    dashboard.router().merge(dashboard.beside(sinks))
 }
 
 /// The port asked for; else the usual one, or the next that is free.
