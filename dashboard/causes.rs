@@ -45,7 +45,8 @@ impl<'r> Group<'r> {
     fn of(state: State, (downstream, operation, status, cause): Alike<'r>, rows: Vec<&'r CauseRow>) -> Self {
         // What is missing is something else than what is empty.
         let maybe = |value: Option<String>| value.map_or_else(|| "-".to_owned(), |value| format!("+{value}"));
-        let (named, coded) = (maybe(operation.map(str::to_owned)), maybe(status.map(|status| status.to_string())));
+        let (named, coded) =
+            (maybe(operation.map(str::to_owned)), maybe(status.map(|status| status.to_string())));
         let id = digest([state.as_str(), downstream, named.as_str(), coded.as_str(), cause.as_str()]);
         Self { id, downstream, operation, status, cause, rows }
     }
@@ -248,7 +249,10 @@ mod tests {
         assert_eq!(failed.values().max(), Some(&2));
         assert!(groups(&rows, State::InDoubt).keys().all(|id| !failed.contains_key(id)), "of another state");
         assert_eq!(groups(&rows[1..], State::Failed), groups(&rows[1..], State::Failed));
-        assert!(groups(&rows[1..2], State::Failed).keys().all(|id| failed.contains_key(id)), "it stays the same");
+        assert!(
+            groups(&rows[1..2], State::Failed).keys().all(|id| failed.contains_key(id)),
+            "it stays the same"
+        );
     }
 
     #[test]

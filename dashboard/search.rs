@@ -247,8 +247,11 @@ impl Term {
     fn value(&self) -> String {
         match self {
             Self::State(states) => joined(states.iter().map(State::to_string)),
-            Self::Downstream(value) | Self::Operation(value) | Self::Key(value)
-            | Self::Error(value) | Self::Cause(value) => word(value, ""),
+            Self::Downstream(value)
+            | Self::Operation(value)
+            | Self::Key(value)
+            | Self::Error(value)
+            | Self::Cause(value) => word(value, ""),
             Self::Metadata(reference) if reference.quoted => quoted(&reference.value),
             Self::Metadata(reference) => word(&reference.value, ""),
             Self::Older(length) => format!(">{}", in_units(*length)),

@@ -116,9 +116,7 @@ fn rate(shared: &Shared, asked: Option<u32>) -> Result<u32, Problem> {
     // What is configured is a limit, as far as there is one.
     let limit = Some(shared.settings().bulk.rate).filter(|limit| (1..=RATE_MAX).contains(limit));
     match asked {
-        Some(asked) if asked > RATE_MAX => {
-            Err(unusable(rate_words()))
-        }
+        Some(asked) if asked > RATE_MAX => Err(unusable(rate_words())),
         None | Some(0) => Ok(limit.unwrap_or(0)),
         Some(asked) => Ok(limit.map_or(asked, |limit| asked.min(limit))),
     }
@@ -163,7 +161,8 @@ impl Frozen {
     }
 
     fn digest(&self, verb: &Verb) -> String {
-        let items = self.items.iter().map(|(id, seen)| format!("{id} {} {}", seen.state.as_str(), seen.token));
+        let items =
+            self.items.iter().map(|(id, seen)| format!("{id} {} {}", seen.state.as_str(), seen.token));
         let parts: Vec<String> = [verb.as_str().to_owned()].into_iter().chain(items).collect();
         digest(parts.iter().map(String::as_str))
     }

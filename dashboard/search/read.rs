@@ -87,7 +87,16 @@ fn term(token: &Token) -> Result<Term, String> {
     }
     let known = matches!(
         first.as_str(),
-        "state" | "downstream" | "operation" | "key" | "metadata" | "error" | "age" | "created" | "id" | "cause"
+        "state"
+            | "downstream"
+            | "operation"
+            | "key"
+            | "metadata"
+            | "error"
+            | "age"
+            | "created"
+            | "id"
+            | "cause"
     );
     if known && value.is_empty() && !(first == "metadata" && token.quoted) {
         return Err(format!("{first}: says nothing"));
@@ -107,7 +116,9 @@ fn term(token: &Token) -> Result<Term, String> {
         "created" => created(&value),
         "id" => ids(&value),
         "cause" if is_digest(&value) => Ok(Term::Cause(value)),
-        "cause" => Err(format!("cause:{value} is no group of failures; the failures page links to each of them")),
+        "cause" => {
+            Err(format!("cause:{value} is no group of failures; the failures page links to each of them"))
+        }
         // Keys have colons too: it is looked up as a whole.
         _ => Ok(Term::Bare(token.text.clone())),
     }

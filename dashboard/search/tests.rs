@@ -114,10 +114,7 @@ fn a_reference_that_looks_like_a_number_is_looked_for_as_text_first() {
     let both = |written: &str, metadata: &str| (written.to_owned(), metadata.to_owned());
     assert_eq!(
         read_as("metadata.order:17"),
-        [
-            both("metadata.order:\"17\"", r#"{"order":"17"}"#),
-            both("metadata.order:17", r#"{"order":17}"#)
-        ]
+        [both("metadata.order:\"17\"", r#"{"order":"17"}"#), both("metadata.order:17", r#"{"order":17}"#)]
     );
     assert_eq!(read_as("metadata.order:\"17\"").len(), 1, "it is decided");
     assert_eq!(read_as("metadata.order:A-17").len(), 1);

@@ -29,7 +29,7 @@ on_every_database! {
 const SOON: Duration = Duration::from_secs(60);
 
 /// `n` failed effects at `pay`.
-async fn failed(db: &TestDatabase, n: usize) -> Vec<EffectId> {
+pub(super) async fn failed(db: &TestDatabase, n: usize) -> Vec<EffectId> {
     let worker = worker(db).await;
     let ids = db.insert_many("pay", "f", n).await;
     loop {

@@ -319,7 +319,8 @@ async fn begin(frame: &Frame, shared: &Shared, pairs: &Pairs) -> Result<i64, Pro
         return Err(actions::unusable("Nothing was ticked."));
     }
     let some = |name: &str| Some(field(pairs, name).to_owned()).filter(|value| !value.is_empty());
-    let rate = some("rate").map(|rate| rate.parse().map_err(|_no_number| actions::unusable(actions::rate_words())));
+    let rate =
+        some("rate").map(|rate| rate.parse().map_err(|_no_number| actions::unusable(actions::rate_words())));
     let seen = LookedAt::of(pairs, frame.now);
     let asked = wish(&narrowed(&search, &verb), verb, seen.at);
     let wish = BulkWish {
@@ -374,7 +375,11 @@ mod tests {
     fn a_state_that_the_verb_does_not_take_never_becomes_every_state() {
         let cancel = |text: &str| narrowed(&Search::parse(text), &Verb::Cancel).to_string();
         assert_eq!(cancel("state:failed,ready"), "state:ready");
-        assert_eq!(cancel("state:failed downstream:pay"), "state:failed downstream:pay", "it is refused as such");
+        assert_eq!(
+            cancel("state:failed downstream:pay"),
+            "state:failed downstream:pay",
+            "it is refused as such"
+        );
         assert_eq!(cancel("downstream:pay"), "downstream:pay");
     }
 }

@@ -124,7 +124,10 @@ impl Follower<'_> {
             )),
             Stop::Taken => Err(fail(
                 Exit::Unreachable,
-                format!("bulk {} is over, and the dashboard does not say what it did: look at its page", self.id),
+                format!(
+                    "bulk {} is over, and the dashboard does not say what it did: look at its page",
+                    self.id
+                ),
             )),
         }
     }
@@ -178,7 +181,8 @@ impl Follower<'_> {
 
     /// Moves the bar, and says what somebody else did to the bulk: a bar that stands still says nothing.
     fn tell(&mut self, bulk: &BulkJson) {
-        let through = bulk.done.saturating_add(bulk.refused).saturating_add(bulk.stale).saturating_add(bulk.gone);
+        let through =
+            bulk.done.saturating_add(bulk.refused).saturating_add(bulk.stale).saturating_add(bulk.gone);
         self.bar.set_length(u64::from(bulk.total));
         self.bar.set_position(u64::from(through));
         let (id, total) = (bulk.id, bulk.total);

@@ -209,12 +209,7 @@ const fn is_risky(verb: &Verb) -> bool {
 }
 
 /// Asks, with the number and the consequence. What may apply them a second time wants the number typed.
-fn confirm(
-    verb: &Verb,
-    (n, told): (usize, &str),
-    typed: Option<usize>,
-    yes: Asked,
-) -> anyhow::Result<()> {
+fn confirm(verb: &Verb, (n, told): (usize, &str), typed: Option<usize>, yes: Asked) -> anyhow::Result<()> {
     let unasked = |flag: &str| {
         fail(Exit::Usage, format!("this is confirmed on a terminal: add {flag} to confirm it here"))
     };
