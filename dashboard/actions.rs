@@ -22,7 +22,7 @@ use aftercommit::{
 use axum::http::StatusCode;
 
 pub(crate) use consequence::{Consequence, consequence};
-pub(crate) use many::{BulkWish, Preview, bulk, preview, takes};
+pub(crate) use many::{BulkWish, Preview, another_list, bulk, preview, rate_words, takes};
 pub(crate) use switch::{absent_bulk, absent_downstream, control_bulk, pause, resume};
 
 use crate::{access::Visitor, api::json::VerbJson, problem::Problem, shared::Shared};

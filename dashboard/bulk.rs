@@ -278,17 +278,19 @@ async fn one(
             };
             (outcome, format!("effect {}: {refusal}", item.effect))
         }
-        // It would be refused again and again, and hold up the others.
-        Err(error) if error.is_refusal() => {
+        // The next time may go better; and what this login may do somebody can change.
+        Err(error) if error.is_outage() || error.is_forbidden() => return Err(error),
+        // It would fail again and again, and hold up the others: a row that cannot be read, a trigger that refuses.
+        Err(error) => {
+            tracing::warn!(%error, effect = item.effect.get(), bulk, "an effect of a bulk cannot be acted on");
             (ItemOutcome::Refused, format!("effect {}: {error}", item.effect))
         }
-        Err(error) => return Err(error),
     };
     database.bulk_refused(bulk, item.n, outcome, &words).await
 }
 
 /// Faster than this nothing goes: it is as good as no limit.
-const RATE_MAX: u32 = 10_000;
+pub(crate) const RATE_MAX: u32 = 10_000;
 
 /// One tick per effect.
 fn pace(rate: u32) -> Option<Interval> {

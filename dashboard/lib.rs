@@ -9,6 +9,7 @@ pub mod api;
 mod bulk;
 mod causes;
 mod charts;
+mod digest;
 mod fresh;
 mod live;
 mod metrics;

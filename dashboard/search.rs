@@ -12,7 +12,7 @@ use aftercommit::{clock::Timestamp, effect::EffectId, state::State, store::Filte
 use serde_json::Value;
 
 /// The names of terms, with an example each, for suggestions and help.
-pub(crate) const NAMES: [(&str, &str, &str); 9] = [
+pub(crate) const NAMES: [(&str, &str, &str); 10] = [
     ("state:", "state:failed,in_doubt", "any of these states"),
     ("downstream:", "downstream:payments", "one downstream"),
     ("operation:", "operation:charge", "one operation of it"),
@@ -22,6 +22,7 @@ pub(crate) const NAMES: [(&str, &str, &str); 9] = [
     ("age:", "age:>1h", "written longer ago (or age:<1h, more lately) than this: s, m, h, d"),
     ("created:", "created:>2026-01-31T12:00:00Z", "written after (or created:<…, before) this time"),
     ("id:", "id:17,18", "these numbers"),
+    ("cause:", "cause:…", "one group of the failures page, and nothing else: its links write it"),
 ];
 
 /// A search as it was read.
@@ -58,6 +59,8 @@ pub(crate) enum Term {
     After(Timestamp),
     /// One of these numbers.
     Ids(Vec<EffectId>),
+    /// Of the group of failures with this id.
+    Cause(String),
     /// A number, key or reference: whatever has it.
     Bare(String),
 }
@@ -121,22 +124,39 @@ impl Search {
             .find_map(|term| if let Term::Downstream(name) = term { Some(name.as_str()) } else { None })
     }
 
+    /// The group of failures asked for.
+    pub(crate) fn cause(&self) -> Option<&str> {
+        self.terms.iter().find_map(|term| if let Term::Cause(id) = term { Some(id.as_str()) } else { None })
+    }
+
     /// Whether the counts by state and downstream say how many effects match.
     pub(crate) fn is_counted(&self) -> bool {
         self.terms.iter().all(|term| matches!(term, Term::State(_) | Term::Downstream(_)))
     }
 
-    /// The filters that this search may mean, the likeliest first: `metadata.order:17` is the text before it is the number.
-    pub(crate) fn filters(&self, now: Timestamp) -> Vec<Filter> {
-        let mut filters = vec![self.filter(now, Reading::Text)];
-        if self.terms.iter().any(|term| matches!(term, Term::Metadata(reference) if reference.may_be_other()))
-        {
-            filters.push(self.filter(now, Reading::Json));
-        }
-        filters
+    /// What this search may mean, the likeliest first: whoever writes `metadata.order:17` may mean the text, and says nothing of
+    /// quotes. Whoever reads a search decides once, and writes down which it was: quoted is the text, and nothing else.
+    pub(crate) fn readings(&self) -> Vec<Self> {
+        self.as_texts().into_iter().chain([self.clone()]).collect()
     }
 
-    fn filter(&self, now: Timestamp, reading: Reading) -> Filter {
+    /// The same search for texts: with quotes around what looks like a number, true or false. `None`: nothing does.
+    pub(crate) fn as_texts(&self) -> Option<Self> {
+        let mut texts = self.clone();
+        let mut quoted = false;
+        for term in &mut texts.terms {
+            if let Term::Metadata(reference) = term
+                && reference.may_be_other()
+            {
+                (reference.quoted, quoted) = (true, true);
+            }
+        }
+        quoted.then_some(texts)
+    }
+
+    /// As the store asks for it; [`Self::cause`] is not in it. Read as it is written: what looks like a number is one, unless it is
+    /// quoted.
+    pub(crate) fn filter(&self, now: Timestamp) -> Filter {
         let mut filter = Filter::default();
         let mut metadata = Vec::new();
         for term in &self.terms {
@@ -145,7 +165,7 @@ impl Search {
                 Term::Downstream(name) => filter.downstream = Some(name),
                 Term::Operation(name) => filter.operation = Some(name),
                 Term::Key(key) => filter.key = Some(key),
-                Term::Metadata(reference) => metadata.push(reference.member(reading)),
+                Term::Metadata(reference) => metadata.push(reference.member()),
                 Term::Error(words) => filter.error = Some(words),
                 Term::Older(length) => earliest(&mut filter.created_before, now.minus(length)),
                 Term::Before(at) => earliest(&mut filter.created_before, at),
@@ -153,7 +173,7 @@ impl Search {
                 Term::After(at) => latest(&mut filter.created_after, at),
                 Term::Ids(ids) => filter.ids = Some(ids),
                 // Looked up before anything is listed.
-                Term::Bare(_) => {}
+                Term::Cause(_) | Term::Bare(_) => {}
             }
         }
         if !metadata.is_empty() {
@@ -170,13 +190,6 @@ fn earliest(bound: &mut Option<Timestamp>, at: Timestamp) {
 
 fn latest(bound: &mut Option<Timestamp>, at: Timestamp) {
     *bound = Some(bound.map_or(at, |before| before.max(at)));
-}
-
-/// How a value of the metadata is read that looks like more than a text.
-#[derive(Clone, Copy)]
-enum Reading {
-    Text,
-    Json,
 }
 
 impl Reference {
@@ -199,12 +212,9 @@ impl Reference {
     }
 
     /// The member of a JSON object that holds it. Numbers are written as they were given: no digit of theirs is read.
-    fn member(self, reading: Reading) -> String {
+    fn member(self) -> String {
         let text = |text: String| Value::String(text).to_string();
-        let value = match reading {
-            Reading::Json if self.may_be_other() => self.value,
-            Reading::Json | Reading::Text => text(self.value),
-        };
+        let value = if self.may_be_other() { self.value } else { text(self.value) };
         let mut names = self.path.into_iter().map(text);
         let first = names.next().unwrap_or_default();
         let inside = names.rev().fold(value, |value, name| format!("{{{name}:{value}}}"));
@@ -228,6 +238,7 @@ impl Term {
             Self::Older(_) | Self::Younger(_) => "age".to_owned(),
             Self::Before(_) | Self::After(_) => "created".to_owned(),
             Self::Ids(_) => "id".to_owned(),
+            Self::Cause(_) => "cause".to_owned(),
             Self::Bare(_) => String::new(),
         }
     }
@@ -236,9 +247,11 @@ impl Term {
     fn value(&self) -> String {
         match self {
             Self::State(states) => joined(states.iter().map(State::to_string)),
-            Self::Downstream(value) | Self::Operation(value) | Self::Key(value) | Self::Error(value) => {
-                word(value, "")
-            }
+            Self::Downstream(value)
+            | Self::Operation(value)
+            | Self::Key(value)
+            | Self::Error(value)
+            | Self::Cause(value) => word(value, ""),
             Self::Metadata(reference) if reference.quoted => quoted(&reference.value),
             Self::Metadata(reference) => word(&reference.value, ""),
             Self::Older(length) => format!(">{}", in_units(*length)),

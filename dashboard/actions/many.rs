@@ -16,7 +16,7 @@ use aftercommit::{
 use axum::http::StatusCode;
 
 use super::{Consequence, actor, confirmed, reasonless, unusable};
-use crate::{access::Visitor, problem::Problem, shared::Shared};
+use crate::{access::Visitor, bulk::RATE_MAX, causes, digest::digest, problem::Problem, shared::Shared};
 
 /// Longer than this nobody waits for a list to be made.
 const COLLECT_MAX: Duration = Duration::from_secs(60);
@@ -26,6 +26,8 @@ const COLLECT_MAX: Duration = Duration::from_secs(60);
 pub(crate) struct BulkWish {
     /// Which effects. No states: all that the verb takes.
     pub(crate) filter: Filter,
+    /// Of these only the ones of this group: see [`causes::members`].
+    pub(crate) cause: Option<String>,
     /// What is to be done.
     pub(crate) verb: Verb,
     /// Why.
@@ -36,6 +38,8 @@ pub(crate) struct BulkWish {
     pub(crate) limit: Option<u32>,
     /// What they typed, where something has to be typed.
     pub(crate) confirmation: Option<String>,
+    /// [`Preview::digest`] of the list that they looked at; `None`: they decided on a filter, whatever it finds.
+    pub(crate) digest: Option<String>,
 }
 
 /// What a bulk would do.
@@ -47,6 +51,8 @@ pub(crate) struct Preview {
     pub(crate) by_downstream: BTreeMap<String, u64>,
     /// How many match besides: only the oldest are listed.
     pub(crate) left_out: u64,
+    /// Stands for the list and for the state and the token of each effect on it, and for the verb.
+    pub(crate) digest: String,
     /// What it does to the outside world.
     pub(crate) consequence: Consequence,
 }
@@ -55,8 +61,9 @@ pub(crate) struct Preview {
 ///
 /// # Errors
 ///
-/// 422 when the verb takes none of the filter's states, or too many match.
+/// 422 when the verb takes one of the filter's states not, the rate is none, or too many match.
 pub(crate) async fn preview(shared: &Shared, wish: &BulkWish) -> Result<Preview, Problem> {
+    rate(shared, wish.rate)?;
     let frozen = freeze(shared, wish).await?;
     Ok(frozen.preview(wish))
 }
@@ -65,36 +72,59 @@ pub(crate) async fn preview(shared: &Shared, wish: &BulkWish) -> Result<Preview,
 ///
 /// # Errors
 ///
-/// 404 when nothing matches, 409 when other words than these confirm so many, 422 when the verb takes none of the filter's states, too
-/// many match, or a reason is missing.
+/// 404 when nothing matches, 409 when the list is not the one that was looked at, 422 when a confirmation or a reason is missing, the
+/// verb takes one of the filter's states not, the rate is none, or too many match.
 pub(crate) async fn bulk(shared: &Shared, visitor: &Visitor, wish: BulkWish) -> Result<i64, Problem> {
     let reason = wish.reason.clone().filter(|reason| !reason.trim().is_empty());
     if wish.verb.needs_reason() && reason.is_none() {
         return Err(reasonless(wish.verb.as_str()));
     }
+    let rate = rate(shared, wish.rate)?;
     let frozen = freeze(shared, &wish).await?;
     if frozen.items.is_empty() {
         return Err(Problem::not_found("No effect matches: there is nothing to do."));
     }
     let preview = frozen.preview(&wish);
+    // What is confirmed is what was looked at.
+    if wish.digest.as_ref().is_some_and(|looked_at| *looked_at != preview.digest) {
+        return Err(another_list(&preview));
+    }
     confirmed(&preview.consequence, &wish.confirmation, &reason)?;
-    let limit = shared.settings().bulk.rate;
-    let rate = match (wish.rate, limit) {
-        (None, limit) => limit,
-        (Some(asked), 0) => asked,
-        // What is configured is a limit: whoever asks for no limit gets that one.
-        (Some(0), limit) => limit,
-        (Some(asked), limit) => asked.min(limit),
-    };
     let bulk = NewBulk {
         verb: wish.verb.as_str().to_owned(),
-        what: in_words(&wish.filter),
+        what: in_words(&wish.filter, frozen.cause.as_deref()),
         rate,
         actor: actor(visitor, reason),
     };
     let id = shared.database().start_bulk(&bulk, &frozen.items).await?;
     crate::bulk::ring(shared);
     Ok(id)
+}
+
+/// What was looked at is not what would be acted on.
+pub(crate) fn another_list(now: &Preview) -> Problem {
+    let effects = effects(usize::try_from(now.effects).unwrap_or(usize::MAX));
+    let detail = format!(
+        "What would be acted on is not what you looked at any more: it is {effects} now, and at least one of them came in, went, or \
+         changed. Nothing was done. Look at it again, and decide on what it is."
+    );
+    Problem::conflict("stale", detail).with("effects", now.effects).with("digest", now.digest.as_str())
+}
+
+/// Effects a second, of those that were asked for; 0: as fast as it goes.
+fn rate(shared: &Shared, asked: Option<u32>) -> Result<u32, Problem> {
+    // What is configured is a limit, as far as there is one.
+    let limit = Some(shared.settings().bulk.rate).filter(|limit| (1..=RATE_MAX).contains(limit));
+    match asked {
+        Some(asked) if asked > RATE_MAX => Err(unusable(rate_words())),
+        None | Some(0) => Ok(limit.unwrap_or(0)),
+        Some(asked) => Ok(limit.map_or(asked, |limit| asked.min(limit))),
+    }
+}
+
+/// What a rate may be.
+pub(crate) fn rate_words() -> String {
+    format!("rate: write a number from 1 to {RATE_MAX}; left out, it goes as configured.")
 }
 
 /// The states that a verb takes of an effect.
@@ -115,6 +145,8 @@ struct Frozen {
     items: Vec<(EffectId, Seen)>,
     by_downstream: BTreeMap<String, u64>,
     left_out: u64,
+    /// The group that they were chosen by, in words.
+    cause: Option<String>,
 }
 
 impl Frozen {
@@ -123,8 +155,16 @@ impl Frozen {
             effects: u64::try_from(self.items.len()).unwrap_or(u64::MAX),
             by_downstream: self.by_downstream.clone(),
             left_out: self.left_out,
+            digest: self.digest(&wish.verb),
             consequence: consequence(&wish.verb, self.items.len()),
         }
+    }
+
+    fn digest(&self, verb: &Verb) -> String {
+        let items =
+            self.items.iter().map(|(id, seen)| format!("{id} {} {}", seen.state.as_str(), seen.token));
+        let parts: Vec<String> = [verb.as_str().to_owned()].into_iter().chain(items).collect();
+        digest(parts.iter().map(String::as_str))
     }
 }
 
@@ -134,10 +174,18 @@ async fn freeze(shared: &Shared, wish: &BulkWish) -> Result<Frozen, Problem> {
     let keep = wish.limit.unwrap_or(u32::MAX).min(shared.settings().bulk.max);
     let keep = usize::try_from(keep).unwrap_or(usize::MAX).min(BULK_MAX);
     let collect = async {
+        let members = match &wish.cause {
+            // Of a group that is gone there is nothing left.
+            Some(cause) => Some(causes::members(shared, cause, &filter).await?.unwrap_or_default()),
+            None => None,
+        };
         let mut found = VecDeque::new();
         let mut left_out = 0_u64;
         loop {
-            let page = shared.database().effects(&filter).await?;
+            let page = match &members {
+                Some(members) => members.page(shared, &filter).await?,
+                None => shared.database().effects(&filter).await?,
+            };
             for effect in page.effects {
                 if found.len() == keep {
                     found.pop_front();
@@ -148,19 +196,19 @@ async fn freeze(shared: &Shared, wish: &BulkWish) -> Result<Frozen, Problem> {
             }
             match page.next {
                 Some(next) => filter.before = Some(next),
-                None => return Ok::<_, Problem>((found, left_out)),
+                None => return Ok::<_, Problem>((found, left_out, members.map(|members| members.words))),
             }
         }
     };
     let collected = tokio::time::timeout(COLLECT_MAX, collect).await;
-    let (found, left_out) = collected.map_err(|_late| too_many())??;
+    let (found, left_out, cause) = collected.map_err(|_late| too_many())??;
     let mut by_downstream = BTreeMap::new();
     let mut items = Vec::with_capacity(found.len());
     for (id, seen, downstream) in found.into_iter().rev() {
         *by_downstream.entry(downstream).or_default() += 1;
         items.push((id, seen));
     }
-    Ok(Frozen { items, by_downstream, left_out })
+    Ok(Frozen { items, by_downstream, left_out, cause })
 }
 
 fn too_many() -> Problem {
@@ -192,7 +240,7 @@ fn states(wish: &BulkWish) -> Result<Vec<State>, Problem> {
 
 /// What it means for so many effects, in words.
 fn consequence(verb: &Verb, n: usize) -> Consequence {
-    let effects = format!("{} {}", grouped(n), if n == 1 { "effect" } else { "effects" });
+    let effects = effects(n);
     let sentence = match verb {
         Verb::Retry => format!(
             "{effects} will be attempted again, each with its own key: failed ones from the start, the others now instead of later."
@@ -230,8 +278,13 @@ fn consequence(verb: &Verb, n: usize) -> Consequence {
     Consequence { sentence, risky: word.is_some(), type_this: word.map(|word| format!("{word} {n}")) }
 }
 
+/// "1 effect", "1,204 effects".
+fn effects(n: usize) -> String {
+    format!("{} {}", grouped(n), if n == 1 { "effect" } else { "effects" })
+}
+
 /// A filter in words, for whoever looks at the bulk later.
-fn in_words(filter: &Filter) -> String {
+fn in_words(filter: &Filter, cause: Option<&str>) -> String {
     let mut words = Vec::new();
     let states: Vec<&str> = filter.states.iter().map(|state| state.as_str()).collect();
     if !states.is_empty() {
@@ -245,6 +298,7 @@ fn in_words(filter: &Filter) -> String {
     with("key", &filter.key);
     with("metadata", &filter.metadata);
     with("error with", &filter.error);
+    words.extend(cause.map(|cause| format!("of one cause: {cause}")));
     words.extend(filter.created_before.map(|at| format!("written before {at}")));
     words.extend(filter.created_after.map(|at| format!("written after {at}")));
     words.extend(filter.ids.as_ref().map(|ids| format!("{} chosen by hand", grouped(ids.len()))));

@@ -2,7 +2,7 @@
 
 use aftercommit::{
     clock::words::utc,
-    store::{BulkInfo, Control, PauseActed},
+    store::{BulkInfo, BulkState, Control, PauseActed},
     visible::clean,
 };
 
@@ -60,7 +60,7 @@ pub(crate) async fn resume(
 ///
 /// # Errors
 ///
-/// 404 when there is none, 409 when it has ended.
+/// 404 when there is none, 409 when it has ended, or is paused or running already.
 pub(crate) async fn control_bulk(
     shared: &Shared,
     visitor: &Visitor,
@@ -69,19 +69,29 @@ pub(crate) async fn control_bulk(
 ) -> Result<BulkInfo, Problem> {
     let database = shared.database();
     let Some(before) = database.bulk(id).await? else { return Err(absent_bulk(id)) };
-    let ended = |bulk: &BulkInfo| {
-        let detail = format!("Bulk {id} has ended: it is {}. What it did stays done.", bulk.state.as_str());
-        Problem::conflict("state-forbids", detail)
-    };
-    if before.finished_at.is_some() {
-        return Err(ended(&before));
+    // What would do nothing leaves no row in the audit, and is not answered as if it had been done.
+    if !control.takes(before.state) {
+        return Err(as_it_was(&before));
     }
     let now =
         database.control_bulk(id, control, &actor(visitor, None)).await?.ok_or_else(|| absent_bulk(id))?;
     if control == Control::Resume {
         crate::bulk::ring(shared);
     }
-    Ok(now)
+    // What was resumed may be through by now.
+    let is_through = control == Control::Resume && now.state == BulkState::Finished;
+    if is_through || now.state == control.leads_to() { Ok(now) } else { Err(as_it_was(&now)) }
+}
+
+/// Nothing was done to the bulk: it is this already, or has ended.
+fn as_it_was(bulk: &BulkInfo) -> Problem {
+    let (id, state) = (bulk.id, bulk.state.as_str());
+    let detail = if bulk.finished_at.is_some() {
+        format!("Bulk {id} has ended: it is {state}. What it did stays done.")
+    } else {
+        format!("Bulk {id} is {state} already: nothing was done.")
+    };
+    Problem::conflict("state-forbids", detail).with("state", state)
 }
 
 /// Nobody ever registered a downstream of this name.

@@ -28,7 +28,8 @@ use crate::{
 /// Starts a bulk, or says what it would do.
 ///
 /// Which effects is listed once, now, the oldest first; each is acted on only as long as it is as it was listed. A resend and a
-/// reissue are confirmed by the verb and the number of effects that a dry run tells.
+/// reissue are confirmed by the verb and the number of effects that a dry run tells. Who decides on what a dry run told sends its
+/// `digest` and the number of its effects as `limit`: where the list is another one by now, nothing is begun.
 #[utoipa::path(
     post,
     path = "/bulk",
@@ -37,7 +38,7 @@ use crate::{
     responses(
         (status = 202, description = "Started", body = BulkJson),
         (status = 200, description = "A dry run: nothing was done", body = PreviewJson),
-        (status = 400), (status = 404), (status = 413), (status = 415), (status = 422)
+        (status = 400), (status = 404), (status = 409), (status = 413), (status = 415), (status = 422)
     )
 )]
 pub(crate) async fn start(
@@ -48,11 +49,13 @@ pub(crate) async fn start(
     let dry_run = wish.dry_run;
     let wish = BulkWish {
         verb: verb(&wish)?,
+        cause: wish.filter.cause.clone(),
         filter: filter(wish.filter)?,
         reason: wish.reason,
         rate: wish.rate,
         limit: wish.limit,
         confirmation: wish.confirmation,
+        digest: wish.digest,
     };
     if dry_run {
         let preview = actions::preview(&shared, &wish).await?;
@@ -62,6 +65,7 @@ pub(crate) async fn start(
             effects: preview.effects,
             by_downstream: preview.by_downstream,
             left_out: preview.left_out,
+            digest: preview.digest,
             consequence: preview.consequence.sentence,
             confirmation: preview.consequence.type_this,
         };

@@ -1,7 +1,5 @@
 //! `causes`: why effects failed or are in doubt, grouped by what is the same about them.
 
-use std::{collections::BTreeMap, time::Duration};
-
 use aftercommit::{clock::Timestamp, state::State as EffectState, store::CauseRow};
 use axum::{Json, extract::State};
 use serde::Deserialize;
@@ -12,7 +10,7 @@ use super::{
     json::{CauseJson, CausesJson, Time, word},
 };
 use crate::{
-    causes::{cause, fragment},
+    causes::{Group, fragment, groups},
     problem::Problem,
     shared::Shared,
 };
@@ -61,61 +59,51 @@ pub(crate) async fn causes(
     let hidden = |error: &str| shared.redaction().words(error).into_owned();
     Ok(Json(CausesJson {
         state,
-        causes: grouped(&found.rows, now, hidden),
+        causes: grouped(&found.rows, state, now, hidden),
         searched: found.searched,
         whole: found.whole,
         now: Time(now),
     }))
 }
 
-/// What makes two failures alike.
-type Alike<'a> = (&'a str, Option<&'a str>, Option<u16>, String);
-
 /// The most frequent first. `hidden` takes away what nobody is shown.
-fn grouped(rows: &[CauseRow], now: Timestamp, hidden: impl Fn(&str) -> String) -> Vec<CauseJson> {
-    let mut alike: BTreeMap<Alike<'_>, Vec<&CauseRow>> = BTreeMap::new();
-    for row in rows {
-        let cause = cause(&hidden(row.error.as_deref().unwrap_or_default()));
-        let key = (row.downstream.as_str(), row.operation.as_deref(), row.response_status, cause);
-        alike.entry(key).or_default().push(row);
-    }
-    let mut groups: Vec<CauseJson> =
-        alike.into_iter().filter_map(|(key, rows)| group(key, &rows, now, &hidden)).collect();
-    groups.sort_by_key(|group| std::cmp::Reverse(group.effects));
-    groups.truncate(CAUSES_MAX);
-    groups
+fn grouped(
+    rows: &[CauseRow],
+    state: EffectState,
+    now: Timestamp,
+    hidden: impl Fn(&str) -> String,
+) -> Vec<CauseJson> {
+    let groups = groups(rows, state, &hidden);
+    let mut causes: Vec<CauseJson> =
+        groups.into_iter().filter_map(|group| cause(group, now, &hidden)).collect();
+    causes.sort_by_key(|cause| std::cmp::Reverse(cause.effects));
+    causes.truncate(CAUSES_MAX);
+    causes
 }
 
-fn group(
-    (downstream, operation, response_status, cause): Alike<'_>,
-    rows: &[&CauseRow],
-    now: Timestamp,
-    hidden: &impl Fn(&str) -> String,
-) -> Option<CauseJson> {
-    let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
-    let within = |hours: u64| {
-        let since = now.minus(Duration::from_secs(hours * 3_600));
-        count(rows.iter().filter(|row| row.at >= since).count())
-    };
+fn cause(group: Group<'_>, now: Timestamp, hidden: &impl Fn(&str) -> String) -> Option<CauseJson> {
     // There is no group of nothing.
-    let newest = rows.iter().max_by_key(|row| row.at)?;
+    let newest = group.newest()?;
     Some(CauseJson {
-        downstream: downstream.to_owned(),
-        operation: operation.map(str::to_owned),
-        response_status,
-        search: fragment(&cause).map(str::to_owned),
-        cause,
+        downstream: group.downstream.to_owned(),
+        operation: group.operation.map(str::to_owned),
+        response_status: group.status,
+        search: fragment(&group.cause).map(str::to_owned),
         sample: newest.error.as_deref().map(hidden),
-        effects: count(rows.len()),
-        last_hour: within(1),
-        last_day: within(24),
+        effects: group.len(),
+        last_hour: group.within(1, now),
+        last_day: group.within(24, now),
         newest: newest.id,
         newest_at: Time(newest.at),
+        id: group.id,
+        cause: group.cause,
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use aftercommit::effect::EffectId;
 
     use super::*;
@@ -137,9 +125,9 @@ mod tests {
             row(8, 2, "card_8 declined"),
             row(7, 50, "card_7 declined"),
         ];
-        let causes = grouped(&rows, now, |error| error.replace("card_9", "•••"));
+        let causes = grouped(&rows, EffectState::Failed, now, |error| error.replace("card_9", "•••"));
         assert_eq!(causes.len(), 3, "what is hidden is another cause: {causes:?}");
-        let causes = grouped(&rows, now, str::to_owned);
+        let causes = grouped(&rows, EffectState::Failed, now, str::to_owned);
         let first = &causes[0];
         assert_eq!((first.effects, first.last_hour, first.last_day, first.newest.get()), (3, 1, 2, 9));
         assert_eq!((first.cause.as_str(), first.search.as_deref()), ("… declined", Some("declined")));

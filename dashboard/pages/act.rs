@@ -203,12 +203,13 @@ pub(super) async fn act(
     {
         if serde_json::from_str::<&RawValue>(&said.response).is_err() {
             let problem = "What the downstream said is no JSON. Leave it out, or paste all of it.";
-            return again(&shared, frame, id, (wanted, said), problem).await;
+            return again(&shared, frame, id, (wanted, said), (seen, sent.seen_at, problem)).await;
         }
         *response = Some(said.response.clone());
     }
     if wanted.asks_as(state) {
-        return again(&shared, frame, id, (wanted, said), "Say first whether it was applied.").await;
+        let problem = "Say first whether it was applied.";
+        return again(&shared, frame, id, (wanted, said), (seen, sent.seen_at, problem)).await;
     }
     let reason = Some(said.reason.trim().to_owned()).filter(|reason| !reason.is_empty());
     let confirmation = Some(sent.confirmation.clone()).filter(|words| !words.is_empty());
@@ -230,21 +231,25 @@ pub(super) async fn act(
         }
         Err(problem) if problem.status() == StatusCode::UNPROCESSABLE_ENTITY => {
             let words = problem.detail().to_owned();
-            again(&shared, frame, id, (wanted, said), &words).await
+            again(&shared, frame, id, (wanted, said), (seen, sent.seen_at, &words)).await
         }
         Err(problem) => Err(problem),
     }
 }
 
-/// The form once more, with what was wrong.
+/// The form once more, with what was wrong. It still stands for what the person saw: where the effect changed meanwhile they are told
+/// that first, and the form is not renewed behind their back.
 async fn again(
     shared: &Shared,
     frame: Frame,
     id: EffectId,
     (wanted, said): (Wanted, Said),
-    problem: &str,
+    (seen, seen_at, problem): (Seen, i64, &str),
 ) -> Result<Response, Problem> {
     let known = Known::read(shared, &frame, id).await?;
+    if (seen.state, seen.token) != (known.effect.state, known.effect.token) {
+        return stale(shared, frame, &known, (wanted, said), (seen, seen_at, problem));
+    }
     let mut page = page(frame, &known, wanted, said);
     page.problem = Some(text(problem));
     Ok((StatusCode::UNPROCESSABLE_ENTITY, shown(&page)?).into_response())

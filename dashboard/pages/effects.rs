@@ -24,6 +24,7 @@ use super::{
     shown,
 };
 use crate::{
+    causes,
     problem::Problem,
     routes::Right,
     search::{Reference, Search, Term},
@@ -110,8 +111,17 @@ pub(super) async fn page(
     }
     let wrong = !search.problems.is_empty();
     let missing = !wrong && !problems.is_empty();
-    let found =
-        if problems.is_empty() { list(&shared, &search, before, frame.now).await? } else { Page::default() };
+    let found = if problems.is_empty() {
+        find(&shared, &search, before, frame.now).await?
+    } else {
+        Found::Page(Page::default())
+    };
+    let found = match found {
+        Found::Page(page) => page,
+        Found::Texts(texts) => {
+            return Ok(see_other(&format!("effects?q={}", in_query(&texts.to_string()))));
+        }
+    };
     let view = view(frame.at(Place::Effects, "Effects"), said, &search, problems, (found, before.is_some()));
     let page = shown(&view)?;
     Ok(match (wrong, missing) {
@@ -152,21 +162,44 @@ fn with_fields(search: &Search, asked: &Fields) -> Option<Search> {
     Some(Search { terms: kept.cloned().chain(added.iter().cloned()).collect(), problems: Vec::new() })
 }
 
-/// A page of what is searched for. A reference that may be meant as a number is looked for as one when no text is found.
-pub(super) async fn list(
+/// What a search found.
+enum Found {
+    Page(Page),
+    /// It meant texts: the search that says so. What is linked from the list, and what is done to all of it, reads it in this way too.
+    Texts(Search),
+}
+
+/// A page of what is searched for. Whether what looks like a number is one is decided on the first page, and written down.
+async fn find(
+    shared: &Shared,
+    search: &Search,
+    before: Option<EffectId>,
+    now: Timestamp,
+) -> Result<Found, Problem> {
+    if before.is_none()
+        && let Some(texts) = search.as_texts()
+    {
+        let found = list(shared, &texts, None, now).await?;
+        if !found.effects.is_empty() || found.next.is_some() {
+            return Ok(Found::Texts(texts));
+        }
+    }
+    list(shared, search, before, now).await.map(Found::Page)
+}
+
+async fn list(
     shared: &Shared,
     search: &Search,
     before: Option<EffectId>,
     now: Timestamp,
 ) -> Result<Page, Problem> {
-    let mut found = Page::default();
-    for filter in search.filters(now) {
-        found = shared.database().effects(&Filter { before, limit: PAGE, ..filter }).await?;
-        if !found.effects.is_empty() || found.next.is_some() {
-            break;
+    let filter = Filter { before, limit: PAGE, ..search.filter(now) };
+    match search.cause() {
+        None => Ok(shared.database().effects(&filter).await?),
+        Some(cause) => {
+            causes::members(shared, cause, &filter).await?.unwrap_or_default().page(shared, &filter).await
         }
     }
-    Ok(found)
 }
 
 fn view(

@@ -41,8 +41,8 @@ pub(super) async fn find(shared: &Shared, word: &str) -> Result<Jump, Problem> {
     }
     let names = names(shared).await?;
     for name in &names {
-        let search = of(Term::Metadata(Reference::other(name, word)));
-        for filter in search.filters(aftercommit::clock::Timestamp::MIN) {
+        for search in of(Term::Metadata(Reference::other(name, word))).readings() {
+            let filter = search.filter(aftercommit::clock::Timestamp::MIN);
             match database.effects(&Filter { limit: 2, ..filter }).await?.effects.as_slice() {
                 [] => {}
                 [one] => return Ok(Jump::Effect(one.id)),

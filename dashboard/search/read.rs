@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use aftercommit::{clock::Timestamp, effect::EffectId, state::State, store::PAGE_MAX};
 
 use super::{Reference, Search, Term};
+use crate::digest::is_digest;
 
 /// Longer ones are nobody's: an address bar would not hold them.
 const LEN_MAX: usize = 4_000;
@@ -73,7 +74,8 @@ fn twice(term: &Term, name: &str) -> String {
         | Term::Younger(_)
         | Term::Before(_)
         | Term::After(_)
-        | Term::Ids(_) => format!("{name}: stands twice, and an effect has one of it"),
+        | Term::Ids(_)
+        | Term::Cause(_) => format!("{name}: stands twice, and an effect has one of it"),
     }
 }
 
@@ -85,7 +87,16 @@ fn term(token: &Token) -> Result<Term, String> {
     }
     let known = matches!(
         first.as_str(),
-        "state" | "downstream" | "operation" | "key" | "metadata" | "error" | "age" | "created" | "id"
+        "state"
+            | "downstream"
+            | "operation"
+            | "key"
+            | "metadata"
+            | "error"
+            | "age"
+            | "created"
+            | "id"
+            | "cause"
     );
     if known && value.is_empty() && !(first == "metadata" && token.quoted) {
         return Err(format!("{first}: says nothing"));
@@ -104,6 +115,10 @@ fn term(token: &Token) -> Result<Term, String> {
         "age" => age(&value),
         "created" => created(&value),
         "id" => ids(&value),
+        "cause" if is_digest(&value) => Ok(Term::Cause(value)),
+        "cause" => {
+            Err(format!("cause:{value} is no group of failures; the failures page links to each of them"))
+        }
         // Keys have colons too: it is looked up as a whole.
         _ => Ok(Term::Bare(token.text.clone())),
     }
@@ -116,6 +131,10 @@ fn states(value: &str) -> Result<Term, String> {
         if !states.contains(&state) {
             states.push(state);
         }
+    }
+    if states.is_empty() {
+        // No state would read as any state.
+        return Err("state: says nothing".to_owned());
     }
     Ok(Term::State(states))
 }

@@ -15,7 +15,7 @@ fn problem(text: &str) -> String {
 }
 
 fn filter(text: &str) -> Filter {
-    read(text).filters(NOW).remove(0)
+    read(text).filter(NOW)
 }
 
 #[test]
@@ -49,6 +49,7 @@ fn a_search_written_out_reads_as_the_same_search() {
         "age:>90s age:<2d",
         "created:>2026-01-31T12:00:00.000000Z created:<2026-02-01T00:00:00.000000Z",
         "id:17,18",
+        "state:failed cause:0123456789abcdef0123456789abcdef",
         "order-17",
         "\"a b\"",
         "\"order:17\"",
@@ -105,19 +106,26 @@ fn a_bare_word_looks_one_effect_up() {
 
 #[test]
 fn a_reference_that_looks_like_a_number_is_looked_for_as_text_first() {
-    let filters = read("metadata.order:17").filters(NOW);
-    let metadata: Vec<_> = filters.iter().filter_map(|filter| filter.metadata.as_deref()).collect();
-    assert_eq!(metadata, [r#"{"order":"17"}"#, r#"{"order":17}"#]);
-    assert_eq!(read("metadata.order:\"17\"").filters(NOW).len(), 1);
-    assert_eq!(read("metadata.order:A-17").filters(NOW).len(), 1);
-    let deep = read("metadata.a.b:c metadata.d:e").filters(NOW).remove(0);
+    let read_as = |text: &str| {
+        let readings = read(text).readings();
+        let metadata = |search: &Search| (search.to_string(), search.filter(NOW).metadata.unwrap());
+        readings.iter().map(metadata).collect::<Vec<_>>()
+    };
+    let both = |written: &str, metadata: &str| (written.to_owned(), metadata.to_owned());
+    assert_eq!(
+        read_as("metadata.order:17"),
+        [both("metadata.order:\"17\"", r#"{"order":"17"}"#), both("metadata.order:17", r#"{"order":17}"#)]
+    );
+    assert_eq!(read_as("metadata.order:\"17\"").len(), 1, "it is decided");
+    assert_eq!(read_as("metadata.order:A-17").len(), 1);
+    let deep = filter("metadata.a.b:c metadata.d:e");
     assert_eq!(deep.metadata.as_deref(), Some(r#"{"a":{"b":"c"},"d":"e"}"#));
 }
 
 #[test]
 fn big_numbers_in_references_keep_their_digits() {
-    let filters = read("metadata.n:12345678901234567890123").filters(NOW);
-    let metadata: Vec<_> = filters.iter().filter_map(|filter| filter.metadata.as_deref()).collect();
+    let readings = read("metadata.n:12345678901234567890123").readings();
+    let metadata: Vec<_> = readings.iter().filter_map(|search| search.filter(NOW).metadata).collect();
     assert_eq!(metadata, [r#"{"n":"12345678901234567890123"}"#, r#"{"n":12345678901234567890123}"#]);
 }
 
@@ -126,6 +134,8 @@ fn what_cannot_be_read_is_named() {
     for (text, words) in [
         ("state:faild", "\"faild\" is no state"),
         ("state:", "says nothing"),
+        ("state:,", "says nothing"),
+        ("cause:declined", "failures page"),
         ("age:1h", "age:>1h"),
         ("age:>1y", "age:>1h"),
         ("created:2026-01-31", "created:>2026"),

@@ -36,7 +36,7 @@ on_every_database! {
 const SOON: Duration = Duration::from_secs(60);
 
 /// `n` failed effects at `pay`.
-async fn failed(db: &TestDatabase, n: usize) -> Vec<EffectId> {
+pub(super) async fn failed(db: &TestDatabase, n: usize) -> Vec<EffectId> {
     failed_with(db, "f", n).await
 }
 

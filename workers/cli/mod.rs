@@ -37,7 +37,9 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub(crate) use connect::{Writer, sqlite as open_sqlite};
-pub(crate) use context::{Context, DEV_DATABASE, open as open_database, program, quoted, sqlite_file};
+pub(crate) use context::{
+    Context, DEV_DATABASE, open as open_database, program, quoted, sqlite_file, without_password,
+};
 pub(crate) use effects::who;
 pub(crate) use exit::{Exit, fail};
 pub(crate) use json::print as print_json;

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::cli::{
     Context, DEV_DATABASE, Exit, Signals, data, engine_config, fail, migrate, open_database, program, quoted,
-    sqlite_file, talk, who,
+    sqlite_file, talk, who, without_password,
 };
 
 /// The port of the page and the sinks, unless it is taken.
@@ -247,7 +247,7 @@ declare = {{ queues = [{{ name = "{QUEUE}" }}] }}
 
 fn greet(url: &str, address: SocketAddr, orders: &Orders) -> anyhow::Result<()> {
     let (program, version) = (program(), env!("CARGO_PKG_VERSION"));
-    let file = sqlite_file(url).map_or_else(|| url.to_owned(), |path| path.display().to_string());
+    let file = sqlite_file(url).map_or_else(|| without_password(url), |path| path.display().to_string());
     let Orders { place, twice } = orders;
     data(format!(
         "\n  aftercommit {version}  dev: a playground, not for production\n\n  \
@@ -258,7 +258,7 @@ fn greet(url: &str, address: SocketAddr, orders: &Orders) -> anyhow::Result<()> 
          Metrics   http://{address}/metrics\n  \
          Database  {file}\n\n  \
          In another terminal, in this folder:\n{twice}    \
-         export DATABASE_URL={}\n    \
+         {}\n    \
          {program} enqueue payments --key order-1 --payload '{{\"amount\":1500}}'\n    \
          {program} enqueue mail --payload '{{\"to\":\"timeout@example.com\",\"text\":\"hello\"}}'\n\n  \
          \"fail\" may be {FAIL_WORDS}; after timeout, the retries of\n  \
@@ -267,9 +267,16 @@ fn greet(url: &str, address: SocketAddr, orders: &Orders) -> anyhow::Result<()> 
          INSERT INTO aftercommit_effects (downstream, payload)\n      \
          VALUES ('payments', '{{\"amount\":1500}}')\n\n  \
          Ctrl-C drains.\n",
-        quoted(url)
+        export(url)
     ))?;
     Ok(())
+}
+
+/// What another terminal is told to say. A password is not printed: terminals are recorded and looked at.
+fn export(url: &str) -> String {
+    let shown = without_password(url);
+    let fill_in = if shown == url { "" } else { "  # with its password" };
+    format!("export DATABASE_URL={}{fill_in}", quoted(&shown))
 }
 
 /// What is told of the order service, where it is served.
@@ -292,6 +299,13 @@ impl Orders {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_password_is_printed() {
+        assert_eq!(export("sqlite:play.db"), "export DATABASE_URL=sqlite:play.db");
+        let said = export("postgres://me:hush@localhost/play");
+        assert!(!said.contains("hush") && said.contains("with its password"), "{said}");
+    }
 
     #[test]
     fn the_playground_s_configuration_is_valid() {

@@ -31,6 +31,8 @@ pub struct AboutJson {
 /// Effects that have the same cause.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CauseJson {
+    /// Stands for the group: as `cause` of a bulk's filter it chooses these effects, and no others.
+    pub id: String,
     /// The downstream.
     pub downstream: String,
     /// The operation.

@@ -86,8 +86,11 @@ pub struct PreviewJson {
     pub effects: u64,
     /// Of each downstream.
     pub by_downstream: BTreeMap<String, u64>,
-    /// How many match, where that is more: only the oldest are listed.
+    /// How many match besides: only the oldest are listed.
     pub left_out: u64,
+    /// Stands for the list, with the state and the token of each effect: sent back with the wish, it is this list that is acted on, or
+    /// none.
+    pub digest: String,
     /// What it would do to the outside world, in words.
     pub consequence: String,
     /// What has to be sent as `confirmation`; null: nothing.

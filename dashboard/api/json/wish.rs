@@ -171,6 +171,9 @@ pub struct FilterJson {
     /// In whose last error this stands, whatever the case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// With this cause: the `id` that `GET causes` told, for the same downstream where that was asked for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
     /// Written before this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = maybe_time)]
@@ -202,6 +205,7 @@ pub struct BulkWishJson {
     pub reason: Option<String>,
     /// At most this many a second; left out: as configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 10000)]
     pub rate: Option<u32>,
     /// At most this many, the oldest first; left out: as configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -210,6 +214,10 @@ pub struct BulkWishJson {
     /// The words that a dry run names, where it names some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirmation: Option<String>,
+    /// The digest that a dry run told: nothing is begun unless the list, with the state and the token of each effect, is still the one
+    /// that it stands for. Left out, the list is whatever matches now: whoever decides on a dry run sends it, with `limit`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
     /// Only say what would be done.
     #[serde(default)]
     pub dry_run: bool,

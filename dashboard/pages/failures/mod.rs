@@ -1,7 +1,5 @@
 //! Failures, grouped by what they have in common: one cause is one line, however many effects it stopped.
 
-use std::{collections::BTreeMap, time::Duration};
-
 use aftercommit::{
     clock::Timestamp,
     state::State,
@@ -20,7 +18,7 @@ use super::{
     shown,
 };
 use crate::{
-    causes as cause,
+    causes,
     problem::Problem,
     routes::Right,
     search::{Search, Term},
@@ -62,10 +60,8 @@ struct Group {
     last: Moment,
     sample: i64,
     sample_error: Text,
-    /// The search for all of them.
+    /// The search for all of them, and no others.
     quoted: String,
-    /// The search finds others too.
-    wider: bool,
 }
 
 /// `GET /failures`.
@@ -79,15 +75,15 @@ pub(super) async fn page(
         Some(_) | None => State::Failed,
     };
     let frame = frame.at(Place::Failures, "Failures");
-    let of = asked.get("downstream").filter(|name| !name.is_empty());
-    let causes = shared.database().causes(state, of.map(String::as_str)).await?;
+    let of = asked.get("downstream").map(String::as_str).filter(|name| !name.is_empty());
+    let found = shared.database().causes(state, of).await?;
     let hidden = |error: &str| shared.redaction().words(error).into_owned();
-    let mut groups = grouped(&causes.rows, state, frame.now, hidden);
+    let mut groups = grouped(&found.rows, Asked { state, of, now: frame.now }, hidden);
     let left_out = groups.len().saturating_sub(GROUPS_MAX);
     groups.truncate(GROUPS_MAX);
     shown(&Failures {
         tabs: tabs(&frame, state),
-        searched: searched(&causes),
+        searched: searched(&found),
         may_act: frame.visitor.may(Right::Operate),
         groups,
         state,
@@ -110,65 +106,51 @@ fn searched(causes: &Causes) -> String {
     }
 }
 
-/// What makes two failures alike.
-type Alike<'a> = (&'a str, Option<&'a str>, Option<u16>, String);
+/// What was asked for, and when.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    state: State,
+    /// Of one downstream only.
+    of: Option<&'a str>,
+    now: Timestamp,
+}
 
-fn grouped(rows: &[CauseRow], state: State, now: Timestamp, hidden: impl Fn(&str) -> String) -> Vec<Group> {
-    let mut alike: BTreeMap<Alike<'_>, Vec<&CauseRow>> = BTreeMap::new();
-    for row in rows {
-        let cause = cause::cause(&hidden(row.error.as_deref().unwrap_or("")));
-        let key = (row.downstream.as_str(), row.operation.as_deref(), row.response_status, cause);
-        alike.entry(key).or_default().push(row);
-    }
-    let mut groups: Vec<Group> =
-        alike.iter().map(|(key, rows)| group(key, rows, (state, now), &hidden)).collect();
+fn grouped(rows: &[CauseRow], asked: Asked<'_>, hidden: impl Fn(&str) -> String) -> Vec<Group> {
+    let groups = causes::groups(rows, asked.state, &hidden);
+    let mut groups: Vec<Group> = groups.into_iter().map(|found| group(&found, asked, &hidden)).collect();
     groups.sort_by_key(|group| std::cmp::Reverse((group.day.0, group.all.0)));
     groups
 }
 
-fn group(
-    (downstream, operation, status, cause): &Alike<'_>,
-    rows: &[&CauseRow],
-    (state, now): (State, Timestamp),
-    hidden: &impl Fn(&str) -> String,
-) -> Group {
-    let within = |hours: u64| {
-        let since = now.minus(Duration::from_secs(hours * 3_600));
-        Num(count(rows.iter().filter(|row| row.at >= since).count()))
-    };
-    let mut search = Search::of_state(state).and(Term::Downstream((*downstream).to_owned()));
-    if let Some(operation) = operation {
-        search = search.and(Term::Operation((*operation).to_owned()));
+fn group(found: &causes::Group<'_>, asked: Asked<'_>, hidden: &impl Fn(&str) -> String) -> Group {
+    let Asked { state, of, now } = asked;
+    // The group itself, by all that makes its effects alike: what their errors share is shared with others too.
+    let mut search = Search::of_state(state);
+    if let Some(name) = of {
+        search = search.and(Term::Downstream(name.to_owned()));
     }
-    let fragment = cause::fragment(cause);
-    if let Some(fragment) = fragment {
-        search = search.and(Term::Error(fragment.to_owned()));
-    }
-    let newest = rows.iter().max_by_key(|row| row.at);
+    let search = search.and(Term::Cause(found.id.clone()));
+    let newest = found.newest();
     let error = newest.and_then(|row| row.error.as_deref()).map(hidden).unwrap_or_default();
+    let cause = found.cause.as_str();
     Group {
-        place: text(
-            &operation.map_or_else(|| (*downstream).to_owned(), |name| format!("{downstream} / {name}")),
-        ),
-        cause: text(if cause.is_empty() { "no error was written down" } else { cause }),
-        status: *status,
-        hour: within(1),
-        day: within(24),
-        all: Num(count(rows.len())),
+        place: text(&found.place()),
+        cause: text(if cause.is_empty() { causes::NO_ERROR } else { cause }),
+        status: found.status,
+        hour: Num(found.within(1, now)),
+        day: Num(found.within(24, now)),
+        all: Num(found.len()),
         last: Moment::short(newest.map_or(now, |row| row.at), now),
         sample: newest.map_or(0, |row| row.id.get()),
         sample_error: text(&error),
         quoted: in_query(&search.to_string()),
-        wider: fragment != Some(cause.as_str()),
     }
-}
-
-fn count(n: usize) -> u64 {
-    u64::try_from(n).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use aftercommit::effect::EffectId;
 
     use super::*;
@@ -192,11 +174,15 @@ mod tests {
             row(7, 50, "card_7 declined"),
             row(6, 0, "expired"),
         ];
-        let groups = grouped(&rows, State::Failed, Timestamp::from_micros(10_000_000_000_000), str::to_owned);
+        let now = Timestamp::from_micros(10_000_000_000_000);
+        let of = |of| grouped(&rows, Asked { state: State::Failed, of, now }, str::to_owned);
+        let groups = of(None);
         let first = &groups[0];
         assert_eq!((first.hour.0, first.day.0, first.all.0, first.sample), (1, 2, 3, 9));
         assert_eq!(first.cause.to_string(), "… declined");
-        assert_eq!(first.quoted, "state:failed+downstream:payments+operation:charge+error:declined");
-        assert!(first.wider && !groups[1].wider, "another cause may say declined too");
+        let searches: Vec<&str> = groups.iter().map(|group| group.quoted.as_str()).collect();
+        assert!(searches.iter().all(|search| search.starts_with("state:failed+cause:")), "{searches:?}");
+        assert_ne!(searches[0], searches[1], "each finds its own");
+        assert_eq!(of(Some("payments"))[0].quoted, first.quoted.replace('+', "+downstream:payments+"));
     }
 }

@@ -46,16 +46,15 @@ impl Remote {
     /// When that is no URL of one, or the token cannot be used.
     pub(crate) fn new(server: &str, credentials: &Credentials) -> anyhow::Result<Self> {
         let mut api = base(server)?;
-        let shown = api.to_string();
-        let basic = (!api.username().is_empty())
-            .then(|| (api.username().to_owned(), api.password().unwrap_or_default().to_owned()));
-        if basic.is_some() {
+        // Either alone is a secret too: a password without a user, a token in the user's place.
+        if !api.username().is_empty() || api.password().is_some() {
             return Err(fail(
                 Exit::Usage,
                 "--server must not hold a user or a password, which others on this machine can read: give a token in AFTERCOMMIT_TOKEN \
                  or with --token-file",
             ));
         }
+        let shown = api.to_string();
         api = api.join("api/v1/").map_err(|problem| fail(Exit::Usage, format!("--server: {problem}")))?;
         let client = reqwest::Client::builder();
         // A machine without root certificates can still speak plain HTTP.
@@ -247,7 +246,7 @@ impl Refused {
 
 /// The dashboard's address, with a slash at its end.
 fn base(server: &str) -> anyhow::Result<Url> {
-    let wrong = |why: String| fail(Exit::Usage, format!("--server {server:?}: {why}"));
+    let wrong = |why: String| fail(Exit::Usage, format!("--server {:?}: {why}", harmless(server)));
     let mut url = Url::parse(server).map_err(|problem| {
         wrong(format!("{problem}; write a URL such as https://ops.example.com/effects/"))
     })?;
@@ -262,6 +261,21 @@ fn base(server: &str) -> anyhow::Result<Url> {
         url.set_path(&path);
     }
     Ok(url)
+}
+
+/// What was given for an address, without what may be a secret in it: whoever stands before the host, and what follows the path.
+fn harmless(server: &str) -> String {
+    let hidden = match server.rsplit_once('@') {
+        Some((before, host)) => match before.split_once("://") {
+            Some((scheme, _)) => format!("{scheme}://***@{host}"),
+            None => format!("***@{host}"),
+        },
+        None => server.to_owned(),
+    };
+    match hidden.find(['?', '#']) {
+        Some(end) => format!("{}***", &hidden[..=end]),
+        None => hidden,
+    }
 }
 
 #[cfg(test)]
@@ -286,11 +300,26 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_a_mistake_that_says_what_to_write() {
-        for wrong in ["ops", "postgres://h/x", "http://", "http://h/?x", "http://h/#x", "http://me:secret@h/"]
-        {
+        for wrong in [
+            "ops",
+            "postgres://h/x",
+            "http://",
+            "http://h/?x",
+            "http://h/#x",
+            "http://me:secret@h/",
+            "http://:secret@h/",
+            "http://secret@h/",
+            "http://me:se?cret@h/",
+            "http://me:secret@h/?x",
+            "http://me:secret@h/#secret",
+            "http://h/?token=secret",
+            "http://me:secret@",
+            "postgres://me:secret@h/x",
+            "me:secret@h",
+        ] {
             let problem = Remote::new(wrong, &Credentials::default()).err().expect(wrong);
             assert_eq!(exit_of(&problem), Exit::Usage, "{wrong}");
-            assert!(!problem.to_string().contains("secret"), "{problem}");
+            assert!(!["secret", "cret"].iter().any(|word| problem.to_string().contains(word)), "{problem}");
         }
     }
 

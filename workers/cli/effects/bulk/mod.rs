@@ -15,6 +15,8 @@ use aftercommit::{
 use clap::Args;
 use serde_json::json;
 
+use self::tally::Tally;
+
 use crate::cli::{
     Context, Exit, data, fail, json,
     output::{ask, can_ask, plural},
@@ -81,16 +83,53 @@ pub(super) async fn run(
     }
     let store = context.open_quietly().await?;
     let frozen = frozen::collect(store.as_ref(), state, many).await?;
+    let list = List::of(many, frozen.len(), (&frozen.by_downstream, frozen.left_out));
     if many.dry_run {
-        return would(context, verb, state, (frozen.len(), &frozen.by_downstream));
+        return would(context, verb, state, &list);
     }
     if frozen.is_empty() {
         return nothing(context, verb, state);
     }
-    confirm(verb, state, frozen.len(), many.confirm, yes)?;
-    let tally = work::act(store, verb, actor, frozen.effects).await?;
+    confirm(verb, (list.n, &list.told(verb, state)), many.confirm, yes)?;
+    let (left_out, cut_off) = (list.left_out, list.cut_off);
+    let acted = work::act(store, verb, actor, frozen.effects).await?;
+    let tally = Tally { left_out, cut_off, ..acted };
     tally.tell(context, verb)?;
     Ok(tally.exit())
+}
+
+/// What would be acted on.
+struct List<'a> {
+    /// How many effects.
+    n: usize,
+    /// Of each downstream.
+    by_downstream: &'a BTreeMap<String, u64>,
+    /// How many match besides.
+    left_out: u64,
+    /// Nobody asked for so few.
+    cut_off: bool,
+}
+
+impl<'a> List<'a> {
+    fn of(many: &Many, n: usize, (by_downstream, left_out): (&'a BTreeMap<String, u64>, u64)) -> Self {
+        let limit = many.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        Self { n, by_downstream, left_out, cut_off: left_out > 0 && limit.is_none_or(|limit| n < limit) }
+    }
+
+    /// What it means for them, in words, and that it is not all.
+    fn told(&self, verb: &Verb, state: State) -> String {
+        let consequence = consequence(verb, state, self.n);
+        match self.left_out {
+            0 => consequence,
+            more => format!("{consequence} {}", left_out(more)),
+        }
+    }
+}
+
+/// That not all that match are taken.
+fn left_out(more: u64) -> String {
+    let effects = usize::try_from(more).unwrap_or(usize::MAX);
+    format!("{} more match and are left out: only the oldest are taken at once.", grouped(effects))
 }
 
 /// Whether `--yes` was given.
@@ -170,12 +209,12 @@ const fn is_risky(verb: &Verb) -> bool {
 }
 
 /// Asks, with the number and the consequence. What may apply them a second time wants the number typed.
-fn confirm(verb: &Verb, state: State, n: usize, typed: Option<usize>, yes: Asked) -> anyhow::Result<()> {
+fn confirm(verb: &Verb, (n, told): (usize, &str), typed: Option<usize>, yes: Asked) -> anyhow::Result<()> {
     let unasked = |flag: &str| {
         fail(Exit::Usage, format!("this is confirmed on a terminal: add {flag} to confirm it here"))
     };
     let differs = || fail(Exit::Failure, "nothing was done: the answer differs");
-    talk!("{}", consequence(verb, state, n));
+    talk!("{told}");
     if is_risky(verb) {
         return match typed {
             Some(typed) if typed == n => Ok(()),
@@ -207,24 +246,20 @@ fn nothing(context: &Context, verb: &Verb, state: State) -> anyhow::Result<Exit>
 }
 
 /// `--dry-run`.
-fn would(
-    context: &Context,
-    verb: &Verb,
-    state: State,
-    (n, by_downstream): (usize, &BTreeMap<String, u64>),
-) -> anyhow::Result<Exit> {
+fn would(context: &Context, verb: &Verb, state: State, list: &List<'_>) -> anyhow::Result<Exit> {
     if context.json() {
         json::print(&json!({
             "dry_run": true,
             "verb": verb.as_str(),
             "state": state,
-            "effects": n,
-            "by_downstream": by_downstream,
+            "effects": list.n,
+            "by_downstream": list.by_downstream,
+            "left_out": list.left_out,
         }))?;
         return Ok(Exit::Ok);
     }
-    data(consequence(verb, state, n))?;
-    for (name, n) in by_downstream {
+    data(list.told(verb, state))?;
+    for (name, n) in list.by_downstream {
         data(format!("  {}: {}", aftercommit::visible::clean(name), plural(*n, "effect")))?;
     }
     talk!("Nothing was done: this was a dry run.");
@@ -261,6 +296,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_out_is_told_and_is_cut_off_unless_it_was_asked_for() {
+        let by_downstream = BTreeMap::new();
+        let list = |limit, n, left_out| {
+            let many = Many { limit, ..Many::default() };
+            let list = List::of(&many, n, (&by_downstream, left_out));
+            (list.cut_off, list.told(&Verb::Retry, State::Failed))
+        };
+        let (cut_off, told) = list(None, 100_000, 4_204);
+        assert!(cut_off && told.contains("4,204 more match and are left out"), "{told}");
+        let (cut_off, told) = list(Some(10), 10, 90);
+        assert!(!cut_off && told.contains("90 more match"), "{told}");
+        assert!(list(Some(200_000), 100_000, 1).0, "the dashboard takes fewer than were asked for");
+        assert!(!list(None, 3, 0).1.contains("left out"));
+    }
+
+    #[test]
     fn a_state_that_the_verb_never_takes_is_a_mistake() {
         assert!(takes(&Verb::Retry, State::Failed).is_ok() && takes(&Verb::Cancel, State::InFlight).is_ok());
         let problem = takes(&Verb::Retry, State::InDoubt).unwrap_err();
@@ -270,9 +321,9 @@ mod tests {
 
     #[test]
     fn a_resend_wants_the_number_whatever_else_was_confirmed() {
-        let confirmed = |typed| confirm(&Verb::Resend, State::InDoubt, 3, typed, Asked::Confirmed);
+        let confirmed = |typed| confirm(&Verb::Resend, (3, "3 effects"), typed, Asked::Confirmed);
         assert!(confirmed(Some(3)).is_ok());
         assert!(confirmed(Some(2)).unwrap_err().to_string().contains("there are 3 now"));
-        assert!(confirm(&Verb::Retry, State::Failed, 3, None, Asked::Confirmed).is_ok());
+        assert!(confirm(&Verb::Retry, (3, "3 effects"), None, Asked::Confirmed).is_ok());
     }
 }

@@ -10,7 +10,7 @@ use aftercommit::{
 use aftercommit_dashboard::api::json::{BulkWishJson, FilterJson, Resolution, Time};
 use serde_json::value::RawValue;
 
-use super::{Asked, Many, confirm, nothing, tally::Tally, work::bar, would};
+use super::{Asked, List, Many, confirm, nothing, tally::Tally, work::bar, would};
 use crate::cli::{Context, Exit, people::People as _, remote::Remote};
 
 /// Asks, starts it, follows it, and tells what became of it.
@@ -23,14 +23,18 @@ pub(super) async fn run(
     let mut wish = wish(remote, (verb, state, many), actor).await?;
     let preview = remote.preview(&wish).await?;
     let n = usize::try_from(preview.effects).unwrap_or(usize::MAX);
+    let list = List::of(many, n, (&preview.by_downstream, preview.left_out));
     if many.dry_run {
-        return would(context, verb, state, (n, &preview.by_downstream));
+        return would(context, verb, state, &list);
     }
     if n == 0 {
         return nothing(context, verb, state);
     }
-    confirm(verb, state, n, many.confirm, yes)?;
-    // What is listed now may be another number than what was confirmed: then the words differ, and nothing is done.
+    confirm(verb, (n, &list.told(verb, state)), many.confirm, yes)?;
+    let (left_out, cut_off) = (list.left_out, list.cut_off);
+    // This list, or none: what came in meanwhile was confirmed by nobody.
+    wish.limit = u32::try_from(n).ok();
+    wish.digest = Some(preview.digest);
     wish.confirmation = preview.confirmation;
     let began = SystemClock.boot();
     let (bulk, interrupted) = remote.bulk(&wish, &bar(n)).await?;
@@ -40,6 +44,9 @@ pub(super) async fn run(
     if bulk.refused > 0 {
         refused.insert(why(&bulk.samples), count(bulk.refused));
     }
+    // What we were not told to stop, somebody else stopped.
+    let problem = (bulk.state == "cancelled" && !interrupted)
+        .then(|| format!("Somebody called bulk {} off at the dashboard.", bulk.id));
     let tally = Tally {
         effects: count(bulk.total),
         done: count(bulk.done),
@@ -48,6 +55,9 @@ pub(super) async fn run(
         refused,
         not_begun: count(bulk.total.saturating_sub(handled)),
         interrupted,
+        left_out,
+        cut_off,
+        problem,
         took: SystemClock.boot() - began,
         ..Tally::default()
     };
@@ -102,6 +112,7 @@ async fn wish(
         rate: None,
         limit: many.limit,
         confirmation: None,
+        digest: None,
         dry_run: false,
     })
 }
