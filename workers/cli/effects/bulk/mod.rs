@@ -88,6 +88,7 @@ pub(super) async fn run(
         return nothing(context, verb, state);
     }
     confirm(verb, state, frozen.len(), many.confirm, yes)?;
+    let actor = super::act::confirmed(verb, actor)?;
     let tally = work::act(store, verb, actor, frozen.effects).await?;
     tally.tell(context, verb)?;
     Ok(tally.exit())
