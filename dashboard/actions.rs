@@ -10,11 +10,14 @@ mod switch;
 #[cfg(test)]
 mod tests;
 
+use std::time::Duration;
+
 use aftercommit::{
     clock::Timestamp,
     contract::Contract,
     decision::History,
     effect::EffectId,
+    follow::is_of_a_used_key,
     state::State,
     store::{Acted, Status},
     verb::{Actor, Refusal, Resolved, Seen, Subject, Verb, judge},
@@ -23,7 +26,7 @@ use axum::http::StatusCode;
 
 pub(crate) use consequence::{Consequence, consequence};
 pub(crate) use many::{BulkWish, Preview, another_list, bulk, preview, rate_words, takes};
-pub(crate) use switch::{absent_bulk, absent_downstream, control_bulk, pause, resume};
+pub(crate) use switch::{absent_bulk, absent_downstream, by_whom, control_bulk, pause, resume};
 
 use crate::{access::Visitor, api::json::VerbJson, problem::Problem, shared::Shared};
 
@@ -54,21 +57,28 @@ pub(crate) async fn act(
 ) -> Result<Acted, Problem> {
     let Wish { verb, seen, reason, confirmation } = wish;
     let reason = reason.filter(|reason| !reason.trim().is_empty());
+    let mut actor = actor(visitor, reason.clone());
     if matches!(verb, Verb::Resend | Verb::Reissue { .. }) {
         let effect = shared.database().effect(id).await?.ok_or_else(|| absent(id))?;
         let contract = contract(shared, &effect).await?;
         let now = shared.database().now().await?;
         // What is stale or forbidden is told as that: nobody need confirm what will not be done.
         if judge(&verb, &anybody(), Some(seen), &subject(&effect, contract.as_ref(), None), now).is_ok() {
-            confirmed(&consequence(&effect, &verb, contract.as_ref(), now), &confirmation, &reason)?;
+            let told = consequence(&effect, &verb, contract.as_ref(), now);
+            confirmed(&told, &confirmation, &reason)?;
+            // Whoever is told that nothing is applied twice confirms nothing: it is sent only as long as that is so.
+            actor.confirmed = told.type_this.is_some();
         }
     }
-    let actor = actor(visitor, reason);
     match shared.database().act(id, &verb, &actor, Some(seen)).await? {
         Acted::Done(change, effect) => Ok(Acted::Done(change, effect)),
         Acted::NotFound => Err(absent(id)),
         Acted::Refused(Refusal::Stale { state, token }) => Err(stale(id, state, token)),
         Acted::Refused(Refusal::NeedsReason { .. }) => Err(reasonless(verb.as_str())),
+        // The time until which it was safe ended a moment ago.
+        Acted::Refused(refusal @ Refusal::Unconfirmed) => {
+            Err(unconfirmed(&format!("{refusal}."), &format!("resend {id}")))
+        }
         Acted::Refused(refusal @ Refusal::NotWritten { .. }) => Err(unusable(format!("{refusal}."))),
         Acted::Refused(refusal) => match shared.database().effect(id).await? {
             Some(effect) => Err(forbidden(&effect, &refusal.to_string())),
@@ -90,22 +100,22 @@ pub(crate) fn confirmed(
 ) -> Result<(), Problem> {
     let Some(words) = &consequence.type_this else { return Ok(()) };
     if confirmation.as_deref().map(str::trim) != Some(words) {
-        let detail = format!(
-            "{} To confirm it, send `confirmation`: \"{words}\", and a reason.",
-            consequence.sentence
-        );
-        return Err(Problem::new(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "confirmation-needed",
-            "It has to be confirmed word for word",
-            detail,
-        )
-        .with("confirmation", words.as_str()));
+        return Err(unconfirmed(&consequence.sentence, words));
     }
     if reason.is_none() {
         return Err(reasonless(words.split(' ').next().unwrap_or_default()));
     }
     Ok(())
+}
+
+fn unconfirmed(sentence: &str, words: &str) -> Problem {
+    Problem::new(
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "confirmation-needed",
+        "It has to be confirmed word for word",
+        format!("{sentence} To confirm it, send `confirmation`: \"{words}\", and a reason."),
+    )
+    .with("confirmation", words)
 }
 
 /// What the downstream promises today, as far as anybody registered it.
@@ -152,9 +162,9 @@ pub(crate) fn choices(
         .collect()
 }
 
-/// A reason is asked for when it is done; before that the question is whether it could be.
+/// A reason and a confirmation are asked for when it is done; before that the question is whether it could be.
 fn anybody() -> Actor {
-    Actor { reason: Some("a reason".to_owned()), ..Actor::default() }
+    Actor { reason: Some("a reason".to_owned()), confirmed: true, ..Actor::default() }
 }
 
 /// An effect as far as it is shown: without what only the transaction of the action sees.
@@ -169,7 +179,7 @@ fn subject(effect: &Status, contract: Option<&Contract>, expires_at: Option<Time
         first_sent_at: effect.first_sent_at,
         window_at_claim: None,
         expires_at,
-        resend: false,
+        resend: None,
         cancel_requested: false,
         applied_late: false,
         travels_until: effect.quiet_at,
@@ -179,6 +189,8 @@ fn subject(effect: &Status, contract: Option<&Contract>, expires_at: Option<Time
         token: effect.token,
         history: (!effect.state.is_terminal()).then_some(history),
         contract: contract.cloned(),
+        timeout: Duration::ZERO,
+        key_used_before: is_of_a_used_key(effect),
         quiet_at: effect.quiet_at,
         pinned: None,
         superseded: effect.superseded_by.is_some(),

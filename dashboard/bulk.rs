@@ -242,6 +242,8 @@ impl Worker {
             reason: self.bulk.reason.clone(),
             from: self.bulk.from.clone(),
             bulk: Some(BulkItem { bulk: self.bulk.id, n }),
+            // No bulk of what may be applied twice is started before that is confirmed.
+            confirmed: true,
         }
     }
 }

@@ -9,7 +9,7 @@ use aftercommit::{
     follow::is_of_a_used_key,
     state::State,
     store::Status,
-    verb::Verb,
+    verb::{Resolved, Verb, may_apply_twice},
     visible::clean,
 };
 
@@ -48,15 +48,8 @@ pub(crate) fn consequence(
              sent again."
                 .to_owned(),
         ),
-        Verb::Reissue { .. } => reissue(effect),
+        Verb::Reissue { resolve } => reissue(effect, *resolve),
     }
-}
-
-/// Whether a resend may be applied a second time: then it has to be confirmed word for word.
-pub(crate) fn may_apply_twice(effect: &Status, contract: Option<&Contract>, now: Timestamp) -> bool {
-    let deduplicates = contract.is_some_and(|contract| contract.dedupe == Dedupe::Key);
-    // A key that was used before us protects nothing of ours.
-    is_of_a_used_key(effect) || !(deduplicates && effect.safe_until.is_some_and(|until| now < until))
 }
 
 fn retry(effect: &Status, now: Timestamp) -> String {
@@ -120,49 +113,63 @@ fn resend(effect: &Status, contract: Option<&Contract>, now: Timestamp) -> Conse
         Some((Dedupe::Key, Some(Window::Forever))) => format!("{name} keeps keys for ever"),
         Some((Dedupe::Key, Some(Window::For(length)))) => format!("{name} keeps keys for {}", span(length)),
     };
+    // Not "now": its downstream may be paused, or served by nobody.
+    let once =
+        format!("The same request with the same key is sent once more, as soon as {name} can be called");
     let ends = match effect.safe_until {
-        Some(until) if !risky && until != Timestamp::MAX => {
-            format!(
-                "it recognises this one until {}, so that a resend by then applies nothing twice",
-                utc(until)
-            )
-        }
-        Some(_) if !risky => "so a resend applies nothing twice".to_owned(),
-        Some(_) | None => format!("a resend may {what}"),
-    };
-    Consequence {
-        sentence: format!(
-            "{promise}; {sent}: {ends}. The same request with the same key is sent once more, now."
+        Some(until) if !risky && until != Timestamp::MAX => format!(
+            "it recognises this one until {}, so that a resend by then applies nothing twice. {once}; if that is not by then, nothing \
+             is sent and it is in doubt again.",
+            utc(until)
         ),
-        risky,
-        type_this: risky.then_some(type_this),
-    }
+        Some(_) if !risky => format!("so a resend applies nothing twice. {once}."),
+        Some(_) | None => format!("a resend may {what}. {once}, however late that is."),
+    };
+    let sentence = format!("{promise}; {sent}: {ends}");
+    Consequence { sentence, risky, type_this: risky.then_some(type_this) }
 }
 
-fn reissue(effect: &Status) -> Consequence {
+fn reissue(effect: &Status, resolve: Option<Resolved>) -> Consequence {
     let name = clean(&effect.downstream);
-    let (sentence, risky) = match effect.state {
-        State::Succeeded => (
+    let (sentence, risky) = match (effect.state, resolve) {
+        (State::Succeeded, _) => (
             format!(
                 "It was applied. A new effect with a new key does the same at {name} once more: it will be applied twice."
             ),
             true,
         ),
-        State::InDoubt => (
+        (State::InDoubt, Some(Resolved::Applied)) => (
+            format!(
+                "You say that it was applied: it becomes succeeded. A new effect with a new key does the same at {name} once more: it \
+                 will be applied twice."
+            ),
+            true,
+        ),
+        (State::InDoubt, Some(Resolved::NotApplied)) => (
+            format!(
+                "It may have been applied, and you say that it was not: it becomes failed. A new effect with a new key takes its place, \
+                 and {name} cannot tell that the two are one: if the old one was applied after all, it will be applied twice."
+            ),
+            true,
+        ),
+        (State::InDoubt, None) => (
             format!(
                 "It may have been applied. A new effect with a new key takes its place, and {name} cannot tell that the two are \
                  one: if the old one was applied, it will be applied twice."
             ),
             true,
         ),
-        State::Waiting
-        | State::Scheduled
-        | State::Ready
-        | State::InFlight
-        | State::Retrying
-        | State::Failed
-        | State::Cancelled
-        | State::Expired => (
+        (
+            State::Waiting
+            | State::Scheduled
+            | State::Ready
+            | State::InFlight
+            | State::Retrying
+            | State::Failed
+            | State::Cancelled
+            | State::Expired,
+            _,
+        ) => (
             format!(
                 "It was not applied. A new effect with a new key takes its place; {name} takes that for a new request."
             ),

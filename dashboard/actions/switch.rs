@@ -1,8 +1,8 @@
 //! What people do to downstreams and to bulks.
 
 use aftercommit::{
-    clock::words::utc,
-    store::{BulkInfo, BulkState, Control, PauseActed},
+    clock::{Timestamp, words::utc},
+    store::{BulkInfo, BulkState, Control, PauseActed, PausedBy},
     visible::clean,
 };
 
@@ -25,32 +25,43 @@ pub(crate) async fn pause(
         PauseActed::Done => Ok(()),
         PauseActed::NotFound => Err(absent_downstream(name)),
         PauseActed::AsItWas(paused) => {
-            let by = paused.map(|paused| {
-                let reason = paused.reason.map(|reason| format!(": {}", clean(&reason))).unwrap_or_default();
-                format!(", by {} at {}{reason}", clean(&paused.who), utc(paused.at))
-            });
-            let detail = format!("{} is paused already{}.", clean(name), by.unwrap_or_default());
-            Err(Problem::conflict("state-forbids", detail))
+            let by = paused.map(|paused| format!(", {}", by_whom(shared, &paused))).unwrap_or_default();
+            Err(Problem::conflict("state-forbids", format!("{} is paused already{by}.", clean(name))))
         }
     }
 }
 
-/// Goes on sending, whoever paused it.
+/// Who paused it, when and why.
+pub(crate) fn by_whom(shared: &Shared, paused: &PausedBy) -> String {
+    let hidden = |reason: &str| clean(&shared.redaction().words(reason)).into_owned();
+    let reason = paused.reason.as_deref().map(|reason| format!(": {}", hidden(reason))).unwrap_or_default();
+    format!("by {} at {}{reason}", clean(&paused.who), utc(paused.at))
+}
+
+/// Goes on sending: ends the pause that was seen, by when it began, whoever paused it.
 ///
 /// # Errors
 ///
-/// 404 when nobody ever registered it, 409 when it is not paused.
+/// 404 when nobody ever registered it, 409 when it is not paused, or was paused anew since.
 pub(crate) async fn resume(
     shared: &Shared,
     visitor: &Visitor,
     name: &str,
-    reason: Option<String>,
+    (paused_at, reason): (Timestamp, Option<String>),
 ) -> Result<(), Problem> {
     let reason = reason.filter(|reason| !reason.trim().is_empty());
-    match shared.database().resume(name, &actor(visitor, reason)).await? {
+    match shared.database().resume(name, &actor(visitor, reason), Some(paused_at)).await? {
         PauseActed::Done => Ok(()),
         PauseActed::NotFound => Err(absent_downstream(name)),
-        PauseActed::AsItWas(_) => {
+        PauseActed::AsItWas(Some(paused)) => {
+            let detail = format!(
+                "{} was paused anew since you looked, {}. Nothing was done: decide on what it is now.",
+                clean(name),
+                by_whom(shared, &paused)
+            );
+            Err(Problem::conflict("stale", detail))
+        }
+        PauseActed::AsItWas(None) => {
             Err(Problem::conflict("state-forbids", format!("{} is not paused.", clean(name))))
         }
     }

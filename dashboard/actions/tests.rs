@@ -111,6 +111,34 @@ fn every_reissue_wants_words_and_says_what_it_adds() {
 }
 
 #[test]
+fn a_reissue_of_what_a_person_says_was_applied_is_told_as_a_second_application() {
+    let told = |found| {
+        consequence(&effect(State::InDoubt), &Verb::Reissue { resolve: Some(found) }, None, now()).sentence
+    };
+    let applied = told(Resolved::Applied);
+    assert!(applied.contains("You say that it was applied") && !applied.contains("if "), "{applied}");
+    assert!(applied.ends_with("it will be applied twice."), "{applied}");
+    let not_applied = told(Resolved::NotApplied);
+    assert!(
+        not_applied.contains("if the old one was applied after all, it will be applied twice"),
+        "{not_applied}"
+    );
+}
+
+#[test]
+fn no_resend_is_said_to_go_out_at_once_and_a_safe_one_ends_with_what_makes_it_safe() {
+    let contract = Contract::key(Some(Window::For(HOUR * 24)));
+    let safe = resend(Some(&contract), &in_doubt(&contract, HOUR)).sentence;
+    assert!(safe.ends_with("if that is not by then, nothing is sent and it is in doubt again."), "{safe}");
+    let risky = resend(Some(&contract), &in_doubt(&contract, HOUR * 31)).sentence;
+    assert!(risky.ends_with("as soon as payments can be called, however late that is."), "{risky}");
+    let forever = Contract::key(Some(Window::Forever));
+    for told in [safe, risky, resend(Some(&forever), &in_doubt(&forever, HOUR)).sentence] {
+        assert!(!told.contains(", now") && told.contains("as soon as payments can be called"), "{told}");
+    }
+}
+
+#[test]
 fn what_others_wrote_cannot_move_a_cursor() {
     let odd = Status { downstream: "pay\u{202e}\n".to_owned(), ..effect(State::InDoubt) };
     let told = resend(None, &odd).sentence;

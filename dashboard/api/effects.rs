@@ -124,7 +124,7 @@ pub(crate) async fn attempts(
 /// Writes an effect, in a transaction of its own.
 ///
 /// The same key with the same request is the same effect: it is found, and nothing is written twice. A mail to several recipients
-/// is an effect for each.
+/// is an effect for each. Who wrote it is in the audit.
 #[utoipa::path(
     post,
     path = "/effects",
@@ -141,7 +141,7 @@ pub(crate) async fn create(
     visitor: Visitor,
     Body(wish): Body<EnqueueJson>,
 ) -> Result<(StatusCode, Json<EnqueuedJson>), Problem> {
-    let written = enqueue::enqueue(&shared, wish).await?;
+    let written = enqueue::enqueue(&shared, &visitor, wish).await?;
     let status = if written.iter().any(|one| one.inserted) { StatusCode::CREATED } else { StatusCode::OK };
     let shown = Shown::to(&shared, &visitor);
     let effects = written.into_iter().map(|Written { effect, inserted, target }| {

@@ -14,7 +14,7 @@ use axum::http::StatusCode;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use super::json::{EnqueueJson, shown_target};
-use crate::{actions, problem::Problem, shared::Shared};
+use crate::{access::Visitor, actions, problem::Problem, shared::Shared};
 
 /// Why an effect cannot be written as it is described.
 #[derive(Debug, thiserror::Error)]
@@ -97,11 +97,15 @@ pub(super) struct Written {
 }
 
 /// Writes it in a transaction of its own.
-pub(super) async fn enqueue(shared: &Shared, wish: EnqueueJson) -> Result<Vec<Written>, Problem> {
+pub(super) async fn enqueue(
+    shared: &Shared,
+    visitor: &Visitor,
+    wish: EnqueueJson,
+) -> Result<Vec<Written>, Problem> {
     let database = shared.database();
     let now = database.now().await?;
     let effect = wish.into_effect(now).map_err(|problem| actions::unusable(format!("{problem}.")))?;
-    let enqueued = database.enqueue(&effect).await.map_err(refused)?;
+    let enqueued = database.enqueue(&effect, &actions::actor(visitor, None)).await.map_err(refused)?;
     let several = enqueued.len() > 1;
     let mut written = Vec::with_capacity(enqueued.len());
     for one in &enqueued {

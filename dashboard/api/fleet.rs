@@ -6,8 +6,8 @@ use axum::{Json, extract::State};
 use super::{
     ask::{Body, Named},
     json::{
-        DownstreamJson, DownstreamsJson, EndpointJson, EndpointsJson, ReasonJson, Time, WorkerJson,
-        WorkersJson,
+        DownstreamJson, DownstreamsJson, EndpointJson, EndpointsJson, ReasonJson, ResumeJson, Time,
+        WorkerJson, WorkersJson,
     },
 };
 use crate::{access::Visitor, actions, problem::Problem, shared::Shared};
@@ -47,13 +47,13 @@ pub(crate) async fn pause(
     one(&shared, &name).await
 }
 
-/// Goes on sending, whoever paused it: what is due is due at once.
+/// Goes on sending, whoever paused it: what is due is due at once. Only the pause that was seen is ended.
 #[utoipa::path(
     post,
     path = "/downstreams/{name}/resume",
     tag = "act",
     params(("name" = String, Path, description = "Its name")),
-    request_body = ReasonJson,
+    request_body = ResumeJson,
     responses(
         (status = 200, description = "Resumed", body = DownstreamJson),
         (status = 400), (status = 404), (status = 409), (status = 413), (status = 415)
@@ -63,9 +63,9 @@ pub(crate) async fn resume(
     State(shared): State<Shared>,
     visitor: Visitor,
     Named([name]): Named<[String; 1]>,
-    Body(wish): Body<ReasonJson>,
+    Body(wish): Body<ResumeJson>,
 ) -> Result<Json<DownstreamJson>, Problem> {
-    actions::resume(&shared, &visitor, &name, wish.reason).await?;
+    actions::resume(&shared, &visitor, &name, (wish.paused_at.0, wish.reason)).await?;
     one(&shared, &name).await
 }
 

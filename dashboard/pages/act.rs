@@ -3,11 +3,12 @@
 //! The form carries the state and the token that the person saw. What changed meanwhile is shown, never acted on.
 
 use aftercommit::{
-    clock::Timestamp,
+    clock::{Timestamp, words::utc},
     effect::EffectId,
     state::State,
-    store::Acted,
+    store::{Acted, Breaker, DownstreamInfo},
     verb::{Resolved, Seen, Verb},
+    visible::clean,
 };
 use askama::Template;
 use axum::{
@@ -284,7 +285,13 @@ fn page(frame: Frame, known: &Known, verb: Wanted, said: Said) -> Ask {
     // One choice stands for a verb whatever a person says with it.
     let choice =
         choices.into_iter().find(|choice| ways::route(&choice.verb).1.split('?').next() == Some(verb.word));
-    let consequence = actions::consequence(effect, &verb.verb, known.contract.as_ref(), known.now);
+    let mut consequence = actions::consequence(effect, &verb.verb, known.contract.as_ref(), known.now);
+    if matches!(verb.verb, Verb::Retry | Verb::Resend | Verb::Reissue { .. })
+        && let Some(info) = frame.downstreams.iter().find(|info| info.name == effect.downstream)
+        && let Some(waits) = waits(info)
+    {
+        consequence.sentence = format!("{} {waits}", consequence.sentence);
+    }
     let refused = choice
         .and_then(|choice| choice.outlook.err())
         .map(|refusal| text(&ways::sentence(&refusal.to_string())));
@@ -312,11 +319,32 @@ fn page(frame: Frame, known: &Known, verb: Wanted, said: Said) -> Ask {
     }
 }
 
+/// What keeps its downstream from being called now, as a sentence.
+fn waits(info: &DownstreamInfo) -> Option<String> {
+    let name = clean(&info.name);
+    Some(match (&info.paused, info.paused_until, info.breaker, info.workers) {
+        (Some(paused), _, _, _) => {
+            format!(
+                "{name} is paused now, by {}: nothing is sent before somebody resumes it.",
+                clean(&paused.who)
+            )
+        }
+        (None, Some(until), _, _) => format!("{name} asked to be left alone until {}.", utc(until)),
+        (None, None, Breaker::Open, _) => format!("{name} does not answer now."),
+        (None, None, Breaker::Closed | Breaker::HalfOpen, 0) => {
+            format!("No live worker serves {name} now: nothing is sent before one does.")
+        }
+        (None, None, Breaker::Closed | Breaker::HalfOpen, _) => return None,
+    })
+}
+
 /// What was done, for the page that is shown next. `word` is of an address: what is not ours says nothing.
 pub(super) fn done(word: &str) -> Option<&'static str> {
     Some(match word {
         "retry" => "Done: it is due again. A worker sends it next, with the same key.",
-        "resend" => "Done: the next free worker sends it once more, with the same key.",
+        "resend" => {
+            "Done: the next free worker sends it once more, with the same key, as soon as its downstream can be called."
+        }
         "cancel" => "Done: nothing more is begun. If it was in flight, the outcome of that attempt decides.",
         "resolve-applied" => "Done: it counts as applied. Nothing is sent any more.",
         "resolve-not-applied" => "Done: it counts as not applied. Nothing is sent until somebody retries it.",

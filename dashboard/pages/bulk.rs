@@ -65,8 +65,6 @@ struct One {
 /// `GET /bulk`.
 pub(super) async fn list(frame: Frame, Shared_(shared): Shared_<Shared>) -> Result<Response, Problem> {
     let frame = frame.at(Place::Bulk, "Bulk actions");
-    // An application that mounts the dashboard serves it itself: who looks at bulks wakes whoever carries them out.
-    crate::bulk::start(&shared);
     let bulks = shared.database().bulks(LISTED).await?;
     let rows = bulks.iter().map(|bulk| self::bulk(bulk, &frame)).collect();
     shown(&List { rows, frame })
@@ -79,7 +77,6 @@ pub(super) async fn one(
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let info = find(&shared, &id).await?;
-    crate::bulk::start(&shared);
     let frame = frame.at(Place::Bulk, &format!("Bulk {}", info.id));
     let samples = info.samples.iter().map(|sample| text(sample)).collect();
     shown(&Page { one: bulk(&info, &frame), samples, may_act: frame.visitor.may(Right::Operate), frame })

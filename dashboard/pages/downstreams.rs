@@ -1,7 +1,7 @@
 //! Downstreams: what each promises, how it stands, and stopping it.
 
 use aftercommit::{
-    clock::words::utc,
+    clock::{Timestamp, words::utc},
     state::State,
     store::{Breaker, DownstreamInfo, PauseActed},
 };
@@ -80,6 +80,8 @@ struct Ask {
     waiting: String,
     needs_reason: bool,
     problem: Option<&'static str>,
+    /// When the pause began that the person sees, in microseconds.
+    paused_at: Option<i64>,
 }
 
 /// `GET /downstreams`.
@@ -160,29 +162,41 @@ fn held(info: &DownstreamInfo, hidden: impl Fn(&str) -> String) -> Vec<Text> {
 /// `GET /downstreams/{name}/{verb}`.
 pub(super) async fn ask(
     frame: Frame,
+    Shared_(shared): Shared_<Shared>,
     Path((name, verb)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
-    let page = asked(frame, &name, &verb, None)?;
+    let page = asked(frame, &shared, (&name, &verb), None)?;
     let status = if page.refused.is_some() { StatusCode::CONFLICT } else { StatusCode::OK };
     Ok((status, shown(&page)?).into_response())
 }
 
-fn asked(frame: Frame, name: &str, verb: &str, problem: Option<&'static str>) -> Result<Ask, Problem> {
+fn asked(
+    frame: Frame,
+    shared: &Shared,
+    (name, verb): (&str, &str),
+    problem: Option<&'static str>,
+) -> Result<Ask, Problem> {
     let info = frame.downstreams.iter().find(|info| info.name == name);
     let info = info.ok_or_else(|| Problem::not_found("There is no downstream of that name."))?;
     let paused = info.paused.as_ref();
+    let paused_at = paused.map(|paused| paused.at.micros());
+    let by_whom = paused.map(|paused| actions::by_whom(shared, paused));
     let (verb, title, says, refused) = match verb {
         "pause" => (
             "pause",
             "Pause",
             "Nothing more is sent there by any worker until somebody resumes it. Calls that are under way go on. Effects wait; \
-             what may have been applied is parked in doubt when its key's time runs out meanwhile.",
-            paused.map(|paused| format!("It is paused already, by {}.", paused.who)),
+             what may have been applied is parked in doubt when its key's time runs out meanwhile."
+                .to_owned(),
+            by_whom.map(|by_whom| sentence(&format!("it is paused already, {by_whom}"))),
         ),
         "resume" => (
             "resume",
             "Resume",
-            "What is due is sent at once, by every worker that serves it, as fast as its rate allows.",
+            format!(
+                "{} What is due is sent at once, by every worker that serves it, as fast as its rate allows.",
+                sentence(&format!("it was paused {}", by_whom.unwrap_or_default()))
+            ),
             paused.is_none().then(|| "It is not paused.".to_owned()),
         ),
         _ => return Err(Problem::no_page()),
@@ -194,12 +208,13 @@ fn asked(frame: Frame, name: &str, verb: &str, problem: Option<&'static str>) ->
         path: in_path(name),
         waiting: super::parts::plural(waiting.0, "effect"),
         needs_reason: verb == "pause",
-        says: text(says),
+        says: text(&says),
         refused: refused.as_deref().map(text),
         frame: frame.at(Place::Downstreams, &format!("{title} {name}")),
         verb,
         title,
         problem,
+        paused_at,
     })
 }
 
@@ -208,35 +223,47 @@ fn asked(frame: Frame, name: &str, verb: &str, problem: Option<&'static str>) ->
 pub(super) struct Sent {
     #[serde(default)]
     reason: String,
+    /// When the pause began that a resume is to end.
+    #[serde(default)]
+    paused_at: i64,
 }
 
 /// `POST /downstreams/{name}/{verb}`.
 pub(super) async fn act(
-    frame: Frame,
+    mut frame: Frame,
     Shared_(shared): Shared_<Shared>,
     Path((name, verb)): Path<(String, String)>,
     Form(sent): Form<Sent>,
 ) -> Result<Response, Problem> {
     let reason = Some(sent.reason.trim().to_owned()).filter(|reason| !reason.is_empty());
     if verb == "pause" && reason.is_none() {
-        let page =
-            asked(frame, &name, &verb, Some("Say why, for the audit and for whoever finds it paused."))?;
+        let problem = "Say why, for the audit and for whoever finds it paused.";
+        let page = asked(frame, &shared, (&name, &verb), Some(problem))?;
         return Ok((StatusCode::UNPROCESSABLE_ENTITY, shown(&page)?).into_response());
     }
     let actor = actions::actor(&frame.visitor, reason);
-    let (acted, done) = match verb.as_str() {
-        "pause" => (shared.database().pause(&name, &actor).await?, "pause"),
-        "resume" => (shared.database().resume(&name, &actor).await?, "resume"),
+    let seen = Some(Timestamp::from_micros(sent.paused_at));
+    let acted = match verb.as_str() {
+        "pause" => shared.database().pause(&name, &actor).await?,
+        "resume" => shared.database().resume(&name, &actor, seen).await?,
         _ => return Err(Problem::no_page()),
     };
     match acted {
-        PauseActed::Done => Ok(see_other(&format!("{}downstreams?done={done}", frame.root))),
-        PauseActed::AsItWas(Some(paused)) => {
-            let words = format!("It is paused already, by {}: nothing was done.", paused.who);
-            Err(Problem::conflict("paused-already", words))
-        }
-        PauseActed::AsItWas(None) => {
-            Err(Problem::conflict("not-paused", "It is not paused: nothing was done."))
+        PauseActed::Done => Ok(see_other(&format!("{}downstreams?done={verb}", frame.root))),
+        PauseActed::AsItWas(paused) => {
+            let problem = match (verb.as_str(), &paused) {
+                ("resume", Some(_)) => {
+                    "It was paused anew since you looked, and nothing was done. Below is the pause that it is in now: decide anew."
+                }
+                ("resume", None) => "It was resumed since you looked: nothing was done.",
+                (_, _) => "It was paused since you looked: nothing was done.",
+            };
+            // As it is now, and not as it was when this request came in.
+            if let Some(info) = frame.downstreams.iter_mut().find(|info| info.name == name) {
+                info.paused = paused;
+            }
+            let page = asked(frame, &shared, (&name, &verb), Some(problem))?;
+            Ok((StatusCode::CONFLICT, shown(&page)?).into_response())
         }
         PauseActed::NotFound => Err(Problem::not_found("Nobody ever registered a downstream of that name.")),
     }

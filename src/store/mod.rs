@@ -215,8 +215,9 @@ pub trait Operate: Send + Sync {
     ) -> Result<Acted, StoreError>;
 
     /// Writes an effect in a transaction of its own; a mail to several people becomes one effect each, as `enqueue()` in SQL makes
-    /// of it. On PostgreSQL the login needs the right to INSERT effects.
-    async fn enqueue(&self, effect: &NewEffect) -> Result<Vec<Enqueued>, EnqueueError>;
+    /// of it. What is written has its audit row, in the same transaction; what was found there already has none. On PostgreSQL the
+    /// login needs the right to INSERT effects, beside an operator's.
+    async fn enqueue(&self, effect: &NewEffect, actor: &Actor) -> Result<Vec<Enqueued>, EnqueueError>;
 }
 
 /// A database, whichever it is.

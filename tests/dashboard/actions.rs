@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use aftercommit::{EffectId, state::State};
-use aftercommit_dashboard::Settings;
+use aftercommit::{EffectId, decision::Resend, state::State};
+use aftercommit_dashboard::{Role, Settings};
 use serde_json::{Value, json};
 
 use super::{
     Site,
     api::{assert_problem, body, failed, get, in_doubt, post, site, worker},
-    everybody,
+    everybody, token,
 };
 use crate::support::{Settling, TestDatabase, on_every_database};
 
@@ -20,6 +20,9 @@ on_every_database! {
     while_the_last_request_may_travel_nobody_decides,
     a_reissue_puts_a_new_effect_in_the_place_of_the_old_one,
     nothing_can_be_done_where_everything_is_read_only,
+    what_was_not_confirmed_is_not_sent_when_it_may_be_applied_twice,
+    another_pause_than_the_one_that_was_seen_is_not_lifted,
+    who_writes_an_effect_is_in_the_audit,
 }
 
 /// What an action on the effect carries now.
@@ -218,4 +221,97 @@ async fn nothing_can_be_done_where_everything_is_read_only(db: &TestDatabase) {
         assert_eq!(answer.header("content-type"), Some("application/problem+json"));
     }
     assert_eq!(db.state(id).await, State::Failed);
+}
+
+/// Whoever was told that nothing is applied twice confirmed nothing, whatever they typed besides.
+async fn what_was_not_confirmed_is_not_sent_when_it_may_be_applied_twice(db: &TestDatabase) {
+    let worker = worker(db).await;
+    let site = site(db).await;
+    let (safe, risky) = (in_doubt(db, &worker, "pay", "k1").await, in_doubt(db, &worker, "pay", "k2").await);
+    db.shift_back("queue", "first_sent_at", risky, Duration::from_secs(30 * 3_600)).await;
+    for (id, resend) in [(safe, Resend::Unconfirmed), (risky, Resend::Confirmed)] {
+        quiet(db, id).await;
+        let words = json!({ "confirmation": format!("resend {id}"), "reason": "two do no harm" });
+        let answer = post(&site, &format!("effects/{id}/resend"), &with(seen(db, id).await, &words)).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let claim = worker.claim_one("pay").await;
+        assert_eq!((claim.effect.id, claim.history.resend), (id, Some(resend)));
+    }
+}
+
+async fn another_pause_than_the_one_that_was_seen_is_not_lifted(db: &TestDatabase) {
+    worker(db).await;
+    let site = site(db).await;
+    let pause = async |why: &str| {
+        let answer = post(&site, "downstreams/pay/pause", &json!({ "reason": why })).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        body(&answer)["paused_at"].clone()
+    };
+    let resume =
+        async |seen: &Value| post(&site, "downstreams/pay/resume", &json!({ "paused_at": seen })).await;
+    let form = async || {
+        let page = site.ask("GET", "/downstreams/pay/resume").bearer(&token(Role::Operator)).send().await;
+        assert_eq!(page.status, 200, "{page:?}");
+        page.body
+    };
+    let sent = async |paused_at: &str| {
+        let ask = site.ask("POST", "/downstreams/pay/resume").bearer(&token(Role::Operator));
+        ask.form(&format!("reason=the+key+is+new&paused_at={paused_at}")).send().await
+    };
+    let first = pause("401 since noon").await;
+    let first_form = hidden(&form().await, "paused_at");
+    assert_eq!(resume(&first).await.status, 200);
+    let second = pause("double charges").await;
+    // Somebody else still looks at the first one.
+    let stale = resume(&first).await;
+    assert_problem(&stale, 409, "stale");
+    assert!(stale.body.contains("by operator at") && stale.body.contains("double charges"), "{stale:?}");
+    let page = sent(&first_form).await;
+    assert_eq!(page.status, 409, "{page:?}");
+    for says in ["paused anew since you looked, and nothing was done", "double charges"] {
+        assert!(page.body.contains(says), "{says}: {}", page.body);
+    }
+    let paused = db.store.downstreams().await.expect("they can be listed");
+    let paused = paused.iter().find(|info| info.name == "pay").and_then(|info| info.paused.as_ref());
+    assert!(paused.is_some_and(|paused| paused.reason.as_deref() == Some("double charges")), "{paused:?}");
+    // The form that came back is for the pause that it is in now.
+    assert_eq!(sent(&hidden(&page.body, "paused_at")).await.status, 303);
+    let over = resume(&second).await;
+    assert_problem(&over, 409, "state-forbids");
+    let gone = sent(&first_form).await;
+    assert!(gone.status == 409 && gone.body.contains("It was resumed since you looked"), "{gone:?}");
+}
+
+/// What a form carries unseen.
+fn hidden(page: &str, name: &str) -> String {
+    let (_, rest) = page.split_once(&format!("name=\"{name}\" value=\"")).expect("the form carries it");
+    rest.split('"').next().expect("it ends").to_owned()
+}
+
+async fn who_writes_an_effect_is_in_the_audit(db: &TestDatabase) {
+    worker(db).await;
+    let site = site(db).await;
+    let wish = json!({ "downstream": "pay", "idempotency_key": "order-17", "payload": { "amount": 1 } });
+    for status in [201, 200] {
+        assert_eq!(post(&site, "effects", &wish).await.status, status);
+    }
+    let other = json!({ "downstream": "pay", "idempotency_key": "order-17", "payload": { "amount": 2 } });
+    assert_eq!(post(&site, "effects", &other).await.status, 409);
+    let audit = get(&site, "audit").await;
+    let rows = audit["audit"].as_array().expect("rows");
+    assert_eq!(rows.len(), 1, "what was found or refused left none: {audit}");
+    let row = &rows[0];
+    assert_eq!(
+        (&row["who"], &row["from"], &row["verb"], &row["downstream"], &row["to_state"], &row["from_state"]),
+        (
+            &"operator".into(),
+            &"127.0.0.1".into(),
+            &"enqueue".into(),
+            &"pay".into(),
+            &"ready".into(),
+            &Value::Null
+        ),
+        "{row}"
+    );
+    assert!(row["effect_id"].is_i64(), "{row}");
 }

@@ -317,8 +317,10 @@ async fn a_downstream_is_paused_and_resumed_once(db: &TestDatabase) {
         .and_then(|all| all.iter().find(|of| of["name"] == "pay"))
         .expect("it is there");
     assert!(pay["pause_reason"] == "the vendor asked us to" && pay["breaker"] == "closed", "{pay}");
-    assert_eq!(post(&site, "downstreams/pay/resume", &json!({})).await.status, 200);
-    assert_problem(&post(&site, "downstreams/pay/resume", &json!({})).await, 409, "state-forbids");
+    assert_problem(&post(&site, "downstreams/pay/resume", &json!({})).await, 400, "request-malformed");
+    let seen = json!({ "paused_at": pay["paused_at"] });
+    assert_eq!(post(&site, "downstreams/pay/resume", &seen).await.status, 200);
+    assert_problem(&post(&site, "downstreams/pay/resume", &seen).await, 409, "state-forbids");
     let known: Vec<DownstreamInfo> = db.store.downstreams().await.expect("they can be listed");
     assert!(known.iter().all(|info| info.paused.is_none()), "{known:?}");
 }

@@ -21,6 +21,7 @@ mod openapi;
 mod origin;
 mod reach;
 mod remote;
+mod resend;
 mod rows;
 mod sessions;
 

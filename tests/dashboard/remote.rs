@@ -83,6 +83,7 @@ async fn verbs_do_what_they_say_and_end_with_the_documented_codes(db: &TestDatab
             4,
             "Nothing about it is in doubt now",
         ),
+        (&["effects", "resend", &b_id, "--yes"], 2, "resend needs a reason"),
         (&["effects", "resend", &b_id, "--reason", "two do no harm"], 2, "add --yes"),
         (&["effects", "resend", &b_id, "--reason", "two do no harm", "--yes"], 0, "sent once more"),
         (&["effects", "cancel", &c_id, "--reason", "withdrawn"], 0, "cancelled now"),

@@ -27,6 +27,7 @@ mod purging;
 mod recipients;
 mod registry;
 mod reissue;
+mod resend;
 mod retention;
 mod roles;
 mod rollouts;

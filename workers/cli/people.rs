@@ -9,7 +9,7 @@ use aftercommit::{
         Acted, AuditFilter, Audited, Database, DownstreamInfo, Filter, Intent, LoggedAttempt, Look, Page,
         PauseActed, RequestFilter, RequestInfo, Status, WorkerInfo,
     },
-    verb::{Actor, Seen, Verb},
+    verb::{Actor, Seen, Verb, may_apply_twice},
 };
 use aftercommit_dashboard::api::json::EndpointJson;
 
@@ -26,6 +26,8 @@ pub(crate) trait People: Send + Sync {
     async fn attempts(&self, id: EffectId) -> anyhow::Result<Vec<LoggedAttempt>>;
     /// What an effect sends; `Err(Hidden)` for whoever may not read it.
     async fn intent(&self, id: EffectId, look: Look) -> anyhow::Result<Sight>;
+    /// Whether a resend of this effect may be applied a second time, now.
+    async fn may_apply_twice(&self, effect: &Status) -> anyhow::Result<bool>;
     /// Carries out a verb on an effect that is as it was seen.
     async fn act(&self, id: EffectId, wish: &Wish<'_>) -> anyhow::Result<Acted>;
     /// The downstreams.
@@ -112,6 +114,12 @@ impl People for Here {
         }
     }
 
+    async fn may_apply_twice(&self, effect: &Status) -> anyhow::Result<bool> {
+        let terms = self.0.terms(&effect.downstream, effect.operation.as_deref()).await?;
+        let contract = terms.map(|terms| terms.contract);
+        Ok(may_apply_twice(effect, contract.as_ref(), self.0.now().await?))
+    }
+
     async fn act(&self, id: EffectId, wish: &Wish<'_>) -> anyhow::Result<Acted> {
         Ok(self.0.act(id, wish.verb, wish.actor, Some(wish.seen)).await?)
     }
@@ -125,7 +133,7 @@ impl People for Here {
     }
 
     async fn resume(&self, downstream: &str, actor: &Actor) -> anyhow::Result<PauseActed> {
-        Ok(self.0.resume(downstream, actor).await?)
+        Ok(self.0.resume(downstream, actor, None).await?)
     }
 
     async fn endpoints(&self, downstream: &str) -> anyhow::Result<Vec<EndpointJson>> {

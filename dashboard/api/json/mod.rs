@@ -30,7 +30,7 @@ pub use log::{AuditJson, AuditsJson, RequestJson, RequestsJson};
 pub use problem::ProblemJson;
 pub use wish::{
     ActJson, BulkWishJson, ConfirmedJson, EnqueueJson, FilterJson, ReasonJson, ReissueJson, Resolution,
-    ResolveJson,
+    ResolveJson, ResumeJson,
 };
 
 /// A time, written in RFC 3339.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::{Time, maybe_time, state};
+use super::{Time, maybe_time, state, time};
 
 /// An action on an effect, and what it was decided on.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -94,6 +94,18 @@ pub struct ReissueJson {
 #[serde(deny_unknown_fields)]
 pub struct ReasonJson {
     /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The end of a pause, and which.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResumeJson {
+    /// When the pause that was seen began: `paused_at` of `GET downstreams`. Another one is left alone.
+    #[schema(schema_with = time)]
+    pub paused_at: Time,
+    /// Why, for the audit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use aftercommit::{
-    clock::words::utc,
+    clock::{Timestamp, words::utc},
+    decision::Resend,
     follow::is_of_a_used_key,
     state::State,
     store::{Acted, Status},
@@ -106,7 +107,7 @@ async fn act(context: &Context, target: &Target, verb: &Verb) -> anyhow::Result<
     done.exit()
 }
 
-/// What may be applied twice is told, and asked about, before it is done.
+/// What may be applied twice is told, and asked about, before it is done; a resend that may be wants a reason besides.
 async fn confirmed_one(
     context: &Context,
     people: &dyn People,
@@ -114,10 +115,13 @@ async fn confirmed_one(
     verb: &Verb,
     target: &Target,
 ) -> anyhow::Result<()> {
-    let words = match outside(verb, &effect) {
+    let words = match outside(people, verb, &effect).await? {
         None => None,
         Some(sentence) => {
             let word = if *verb == Verb::Resend { "resend" } else { "reissue" };
+            if !has_reason(target) {
+                return Err(reasonless(word));
+            }
             if !target.yes && !can_ask() {
                 return Err(fail(
                     Exit::Usage,
@@ -141,8 +145,17 @@ fn past(word: &str) -> &'static str {
     if word == "resend" { "resent" } else { "reissued" }
 }
 
-/// What a verb does to the outside world a second time; nothing where it does not, or will be refused.
-fn outside(verb: &Verb, effect: &Status) -> Option<String> {
+/// What a verb may do to the outside world a second time; nothing where it does not, or will be refused.
+async fn outside(people: &dyn People, verb: &Verb, effect: &Status) -> anyhow::Result<Option<String>> {
+    let resends = *verb == Verb::Resend && effect.state == State::InDoubt;
+    if resends && !people.may_apply_twice(effect).await? {
+        return Ok(None);
+    }
+    Ok(twice(verb, effect))
+}
+
+/// The same, of a resend that may be applied twice.
+fn twice(verb: &Verb, effect: &Status) -> Option<String> {
     let (id, name) = (effect.id, clean(&effect.downstream));
     match (verb, effect.state) {
         (Verb::Resend, State::InDoubt) if is_of_a_used_key(effect) => Some(format!(
@@ -152,8 +165,12 @@ fn outside(verb: &Verb, effect: &Status) -> Option<String> {
         )),
         (Verb::Resend, State::InDoubt) => Some(format!(
             "Effect {id} may have been applied at {name} already. A resend sends the same request with the same key {} \
-             once more, now; unless {name} still recognises the key, it may be applied a second time.",
+             once more, as soon as {name} can be called, however late that is: it may be applied a second time.",
             clean(&effect.idempotency_key)
+        )),
+        (Verb::Reissue { resolve: Some(Resolved::Applied) }, State::InDoubt) => Some(format!(
+            "Effect {id} was applied at {name}, as you say. A reissue sends the same request under a new key, which {name} takes for \
+             another request: it is applied a second time."
         )),
         (Verb::Reissue { .. }, State::InDoubt) => Some(format!(
             "Effect {id} may have been applied at {name} already. A reissue sends the same request under a new key, which {name} takes \
@@ -179,12 +196,27 @@ fn outside(verb: &Verb, effect: &Status) -> Option<String> {
 }
 
 fn reason_or_fail(verb: &Verb, target: &Target) -> anyhow::Result<()> {
-    let given = target.reason.as_deref().is_some_and(|reason| !reason.trim().is_empty());
-    if verb.needs_reason() && !given {
-        let word = verb.as_str().split(' ').next().unwrap_or_default();
-        return Err(fail(Exit::Usage, format!("{word} needs a reason for the audit: add --reason TEXT")));
+    if verb.needs_reason() && !has_reason(target) {
+        return Err(reasonless(verb.as_str().split(' ').next().unwrap_or_default()));
     }
     Ok(())
+}
+
+fn has_reason(target: &Target) -> bool {
+    target.reason.as_deref().is_some_and(|reason| !reason.trim().is_empty())
+}
+
+fn reasonless(word: &str) -> anyhow::Error {
+    fail(Exit::Usage, format!("{word} needs a reason for the audit: add --reason TEXT"))
+}
+
+/// Who acts on many, now that they confirmed how many: what may be applied twice wants a reason besides.
+pub(super) fn confirmed(verb: &Verb, actor: Actor) -> anyhow::Result<Actor> {
+    let given = actor.reason.as_deref().is_some_and(|reason| !reason.trim().is_empty());
+    if *verb == Verb::Resend && !given {
+        return Err(reasonless("resend"));
+    }
+    Ok(Actor { confirmed: true, ..actor })
 }
 
 /// How often a fleeting clash with a worker is tried again before a person is told.
@@ -197,7 +229,7 @@ async fn one(
     verb: &Verb,
     (target, confirmation): (&Target, Option<&str>),
 ) -> anyhow::Result<()> {
-    let actor = actor(target.reason.clone());
+    let actor = Actor { confirmed: confirmation.is_some(), ..actor(target.reason.clone()) };
     for tried in 0.. {
         let seen = Seen { state: effect.state, token: effect.token };
         let wish = Wish { verb, actor: &actor, seen, confirmation };
@@ -233,7 +265,7 @@ fn told(context: &Context, change: &Change, now: &Status) -> anyhow::Result<()> 
     let what = match change {
         Change::NewHistory => "back in the queue, with a new history".to_owned(),
         Change::DueNow => "due now".to_owned(),
-        Change::OneResend => "sent once more by the next free worker".to_owned(),
+        Change::OneResend { resend, .. } => resent(*resend, now),
         Change::RequestCancel => {
             "in flight: no further attempt after this one; its outcome decides".to_owned()
         }
@@ -250,9 +282,15 @@ fn told(context: &Context, change: &Change, now: &Status) -> anyhow::Result<()> 
     Ok(())
 }
 
+fn resent(resend: Resend, now: &Status) -> String {
+    let until = now.safe_until.filter(|until| resend == Resend::Unconfirmed && *until != Timestamp::MAX);
+    let until = until.map(|until| format!(", if that is before {}; else it is in doubt again", utc(until)));
+    format!("sent once more by the next free worker{}", until.unwrap_or_default())
+}
+
 /// Who acts here, and why.
 pub(crate) fn actor(reason: Option<String>) -> Actor {
-    Actor { who: who(), reason, from: Some("command line".to_owned()), bulk: None }
+    Actor { who: who(), reason, from: Some("command line".to_owned()), ..Actor::default() }
 }
 
 /// Who acts: the login name, for the audit.

@@ -51,11 +51,13 @@ pub(crate) struct RetryArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It may be applied twice: the downstream promises nothing about a request that
-it has seen before. Where you can, look there first, and use `effects resolve`.
+While the downstream certainly recognises the key, nothing is applied twice; a
+resend that cannot be sent by then is in doubt again. Later, and where it
+recognises no key, it may be applied twice: that is confirmed, with a reason.
+Where you can, look there first, and use `effects resolve`.
 
 Exit codes with several IDs: 0 all done, 5 some done; none done: 3 when none of
-them exists, else 4 (the state forbids it).
+them exists, 2 when each lacks a reason or --yes, else 4 (the state forbids it).
 
 Examples:
   aftercommit effects resend 17 --reason 'asked the bank, they saw nothing'

@@ -2,6 +2,7 @@
 
 use aftercommit::{
     clock::Timestamp,
+    decision::Resend,
     effect::EffectId,
     state::State,
     store::{
@@ -13,7 +14,7 @@ use aftercommit::{
 use aftercommit_dashboard::api::json::{
     ActJson, AttemptsJson, AuditsJson, ConfirmedJson, DownstreamJson, DownstreamsJson, EffectJson,
     EffectsJson, EndpointJson, EndpointsJson, EnqueueJson, EnqueuedJson, ReasonJson, ReissueJson,
-    RequestsJson, Resolution, ResolveJson, SentJson, WorkersJson,
+    RequestsJson, Resolution, ResolveJson, ResumeJson, SentJson, Time, WorkersJson,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::value::RawValue;
@@ -80,6 +81,11 @@ impl People for Remote {
         })
     }
 
+    async fn may_apply_twice(&self, effect: &Status) -> anyhow::Result<bool> {
+        let told = self.one(effect.id, &[]).await?.and_then(|effect| effect.verbs).unwrap_or_default();
+        Ok(told.iter().any(|verb| verb.verb == Verb::Resend.as_str() && verb.confirmation.is_some()))
+    }
+
     async fn act(&self, id: EffectId, wish: &Wish<'_>) -> anyhow::Result<Acted> {
         let id = id.to_string();
         let post = |verb: &'static str| ["effects".to_owned(), id.clone(), verb.to_owned()];
@@ -122,7 +128,7 @@ impl People for Remote {
         match answered {
             Ok(effect) => {
                 let now = Status::from(effect);
-                Ok(Acted::Done(change(wish.verb, state, &now), Box::new(now)))
+                Ok(Acted::Done(change(wish, &now), Box::new(now)))
             }
             Err(problem) => told(problem),
         }
@@ -134,11 +140,22 @@ impl People for Remote {
     }
 
     async fn pause(&self, downstream: &str, actor: &Actor) -> anyhow::Result<PauseActed> {
-        self.switch(downstream, "pause", actor).await
+        let reason = ReasonJson { reason: actor.reason.clone() };
+        let answered = self.post::<DownstreamJson>(&["downstreams", downstream, "pause"], &reason).await;
+        match answered.map(Some).or_else(absent)? {
+            Some(_) => Ok(PauseActed::Done),
+            None => Ok(PauseActed::NotFound),
+        }
     }
 
     async fn resume(&self, downstream: &str, actor: &Actor) -> anyhow::Result<PauseActed> {
-        self.switch(downstream, "resume", actor).await
+        let all = self.downstreams().await?;
+        let known = all.into_iter().find(|info| info.name == downstream && info.kind.is_some());
+        let Some(info) = known else { return Ok(PauseActed::NotFound) };
+        let Some(paused) = info.paused else { return Ok(PauseActed::AsItWas(None)) };
+        let wish = ResumeJson { paused_at: Time(paused.at), reason: actor.reason.clone() };
+        self.post::<DownstreamJson>(&["downstreams", downstream, "resume"], &wish).await?;
+        Ok(PauseActed::Done)
     }
 
     async fn endpoints(&self, downstream: &str) -> anyhow::Result<Vec<EndpointJson>> {
@@ -197,15 +214,6 @@ impl Remote {
     ) -> anyhow::Result<EffectJson> {
         self.post(&path.each_ref().map(String::as_str), body).await
     }
-
-    async fn switch(&self, downstream: &str, verb: &str, actor: &Actor) -> anyhow::Result<PauseActed> {
-        let reason = ReasonJson { reason: actor.reason.clone() };
-        let answered = self.post::<DownstreamJson>(&["downstreams", downstream, verb], &reason).await;
-        match answered.map(Some).or_else(absent)? {
-            Some(_) => Ok(PauseActed::Done),
-            None => Ok(PauseActed::NotFound),
-        }
-    }
 }
 
 /// A refusal that the commands know how to handle; all else is told in the dashboard's words.
@@ -221,11 +229,14 @@ fn told(problem: anyhow::Error) -> anyhow::Result<Acted> {
 }
 
 /// What a verb that was carried out did, by what the effect was and is.
-fn change(verb: &Verb, before: State, now: &Status) -> Change {
-    match verb {
-        Verb::Retry if before == State::Failed => Change::NewHistory,
+fn change(wish: &Wish<'_>, now: &Status) -> Change {
+    match wish.verb {
+        Verb::Retry if wish.seen.state == State::Failed => Change::NewHistory,
         Verb::Retry => Change::DueNow,
-        Verb::Resend => Change::OneResend,
+        Verb::Resend => {
+            let resend = if wish.confirmation.is_some() { Resend::Confirmed } else { Resend::Unconfirmed };
+            Change::OneResend { resend, sweep_at: None }
+        }
         Verb::Cancel => match (now.state, now.due_at) {
             (State::InFlight, _) => Change::RequestCancel,
             (State::InDoubt, Some(at)) => Change::Probe(at, now.last_error.clone().unwrap_or_default()),

@@ -92,6 +92,7 @@ pub(super) async fn run(
     }
     confirm(verb, (list.n, &list.told(verb, state)), many.confirm, yes)?;
     let (left_out, cut_off) = (list.left_out, list.cut_off);
+    let actor = super::act::confirmed(verb, actor)?;
     let acted = work::act(store, verb, actor, frozen.effects).await?;
     let tally = Tally { left_out, cut_off, ..acted };
     tally.tell(context, verb)?;
