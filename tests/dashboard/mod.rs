@@ -15,6 +15,7 @@ mod openapi;
 mod reach;
 mod remote;
 mod sessions;
+mod ten_million;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
