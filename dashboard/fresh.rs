@@ -87,9 +87,24 @@ impl<T> Kept<T> {
 }
 
 struct Latest<T> {
-    read: Option<(Arc<T>, Timestamp, Boot)>,
+    read: Option<Read<T>>,
     /// When the last try began that failed, unless one succeeded since.
     failed: Option<Boot>,
+}
+
+struct Read<T> {
+    value: Arc<T>,
+    as_of: Timestamp,
+    began: Boot,
+    took: Duration,
+}
+
+impl<T> Read<T> {
+    /// Whether it need not be waited for another one. Where a reading takes seconds, as beside millions that are pending, whoever
+    /// waited for each would see nothing sooner and wait on every page: then it is as old as the next one is on its way.
+    fn is_fresh(&self, now: Boot, pace: Pace) -> bool {
+        now - self.began <= pace.stale.max(self.took * 2 + pace.every)
+    }
 }
 
 impl<T: Send + Sync + 'static> Fresh<T> {
@@ -109,15 +124,16 @@ impl<T: Send + Sync + 'static> Fresh<T> {
         self.look(now);
         let pace = kept.keeper.pace;
         let fresh = |latest: &Latest<T>| {
-            let read = latest.read.as_ref().is_some_and(|(_, _, read)| now - *read <= pace.stale);
+            let read = latest.read.as_ref().is_some_and(|read| read.is_fresh(now, pace));
             read || latest.failed.is_some_and(|failed| now - failed <= pace.stale)
         };
         let mut latest = kept.latest.subscribe();
         // Not in time, or the task ended with the process: then what there is must do.
         tokio::time::timeout(pace.wait, latest.wait_for(fresh)).await.ok();
         let latest = kept.latest.borrow();
-        let Some((value, as_of, read)) = &latest.read else { return Err(Problem::unavailable()) };
-        Ok(Snapshot { value: Arc::clone(value), as_of: *as_of, age: kept.keeper.clock.boot() - *read })
+        let Some(read) = &latest.read else { return Err(Problem::unavailable()) };
+        let age = kept.keeper.clock.boot() - read.began;
+        Ok(Snapshot { value: Arc::clone(&read.value), as_of: read.as_of, age })
     }
 
     /// Somebody looks.
@@ -137,8 +153,8 @@ async fn keep<T: Send + Sync + 'static>(kept: Arc<Kept<T>>) {
         let began = clock.boot();
         match (kept.ask)().await {
             Ok((as_of, value)) => {
-                kept.latest
-                    .send_replace(Latest { read: Some((Arc::new(value), as_of, began)), failed: None });
+                let read = Read { value: Arc::new(value), as_of, began, took: clock.boot() - began };
+                kept.latest.send_replace(Latest { read: Some(read), failed: None });
             }
             Err(error) => {
                 tracing::warn!(%error, "what the dashboard shows to everybody could not be read");
@@ -219,6 +235,16 @@ mod tests {
             let shown = stage.fresh.get().await.unwrap();
             assert!(shown.age <= Duration::from_secs(2), "{shown:?}");
         }
+    }
+
+    #[test]
+    fn nobody_waits_on_every_page_for_a_reading_that_takes_seconds() {
+        let clock = ManualClock::at(Timestamp::from_micros(1_000_000));
+        let began = clock.boot();
+        let read = |took| Read { value: Arc::new(()), as_of: Timestamp::from_micros(0), began, took };
+        clock.advance(Duration::from_secs(7));
+        assert!(read(Duration::from_secs(3)).is_fresh(clock.boot(), Pace::default()));
+        assert!(!read(Duration::from_millis(300)).is_fresh(clock.boot(), Pace::default()));
     }
 
     #[tokio::test]

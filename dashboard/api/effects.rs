@@ -80,7 +80,11 @@ pub(crate) async fn show(
         Err(problem) => return Err(problem.into()),
     };
     let holder = match &effect.held_by {
-        Some(_) => database.downstreams().await?.into_iter().find(|info| info.name == effect.downstream),
+        // As the pages show it, and not asked for anew: it counts what is pending.
+        Some(_) => {
+            let all = shared.downstreams().await?;
+            all.value.iter().find(|info| info.name == effect.downstream).cloned()
+        }
         None => None,
     };
     let contract = actions::contract(&shared, &effect).await?;

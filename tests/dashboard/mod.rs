@@ -24,6 +24,7 @@ mod remote;
 mod resend;
 mod rows;
 mod sessions;
+mod ten_million;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 

@@ -32,7 +32,7 @@ mod retention;
 mod roles;
 mod rollouts;
 mod schema;
-mod search;
+pub(crate) mod search;
 mod settings;
 mod settles;
 mod sweeps;
