@@ -9,6 +9,7 @@ pub mod api;
 mod bulk;
 mod causes;
 mod charts;
+mod eyes;
 mod fresh;
 mod live;
 mod metrics;

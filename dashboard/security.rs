@@ -51,7 +51,7 @@ pub(crate) async fn around(State(shared): State<Shared>, request: Request, next:
         // In a task of its own: a client that hangs up must not drop a database call in the middle of its transaction.
         shared.run(next.run(request)).await.unwrap_or_else(IntoResponse::into_response)
     };
-    safe(teller.tell(answer).await)
+    safe(teller.tell(answer, shared.redaction()).await)
 }
 
 fn safe(mut answer: Response) -> Response {

@@ -137,7 +137,8 @@ async fn freeze(shared: &Shared, wish: &BulkWish) -> Result<Frozen, Problem> {
         let mut found = VecDeque::new();
         let mut left_out = 0_u64;
         loop {
-            let page = shared.database().effects(&filter).await?;
+            // What a bulk acts on is what a list shows.
+            let page = shared.eyes().effects(&filter).await?;
             for effect in page.effects {
                 if found.len() == keep {
                     found.pop_front();

@@ -14,6 +14,7 @@ mod mounts;
 mod openapi;
 mod reach;
 mod remote;
+mod secrets;
 mod sessions;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};

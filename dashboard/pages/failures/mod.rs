@@ -80,7 +80,7 @@ pub(super) async fn page(
     };
     let frame = frame.at(Place::Failures, "Failures");
     let of = asked.get("downstream").filter(|name| !name.is_empty());
-    let causes = shared.database().causes(state, of.map(String::as_str)).await?;
+    let causes = shared.eyes().causes(state, of.map(String::as_str)).await?;
     let hidden = |error: &str| shared.redaction().words(error).into_owned();
     let mut groups = grouped(&causes.rows, state, frame.now, hidden);
     let left_out = groups.len().saturating_sub(GROUPS_MAX);
