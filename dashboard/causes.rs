@@ -121,7 +121,7 @@ pub(crate) async fn members(shared: &Shared, id: &str, filter: &Filter) -> Resul
         if !(filter.states.is_empty() || filter.states.contains(&state)) {
             continue;
         }
-        let found = shared.database().causes(state, filter.downstream.as_deref()).await?;
+        let found = shared.eyes().causes(state, filter.downstream.as_deref()).await?;
         if let Some(group) = groups(&found.rows, state, hidden).into_iter().find(|group| group.id == id) {
             let mut ids: Vec<EffectId> = group.rows.iter().map(|row| row.id).collect();
             ids.sort_unstable_by(|a, b| b.cmp(a));
@@ -145,7 +145,7 @@ impl Members {
         let mut parts = left.chunks(usize::try_from(PAGE_MAX).unwrap_or(usize::MAX)).peekable();
         while let Some(part) = parts.next() {
             let of_these = Filter { ids: Some(part.to_vec()), ..filter.clone() };
-            let mut page = shared.database().effects(&of_these).await?;
+            let mut page = shared.eyes().effects(&of_these).await?;
             if parts.peek().is_some() {
                 page.next = page.next.or(part.last().copied());
             }

@@ -10,6 +10,7 @@ mod bulk;
 mod causes;
 mod charts;
 mod digest;
+mod eyes;
 mod fresh;
 mod live;
 mod metrics;

@@ -13,7 +13,7 @@ use axum::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::routes::Root;
+use crate::{redaction::Redaction, routes::Root};
 
 /// A problem that whoever asks is told.
 #[derive(Clone, Debug, PartialEq)]
@@ -249,8 +249,9 @@ impl Teller {
         Self { root, shows }
     }
 
-    /// The answer, with what is refused in it in the right form: also what an extractor refused in words of its own.
-    pub(crate) async fn tell(&self, mut answer: Response) -> Response {
+    /// The answer, with what is refused in it in the right form: also what an extractor refused in words of its own. What nobody is shown
+    /// is shown by no refusal that quotes others.
+    pub(crate) async fn tell(&self, mut answer: Response, redaction: &Redaction) -> Response {
         if answer.status().as_u16() < 400 {
             return answer;
         }
@@ -259,23 +260,21 @@ impl Teller {
             None if is_bare(&answer) => {
                 let (parts, body) = answer.into_parts();
                 let problem = bare(parts.status, body).await;
-                let mut told = problem.clone().into_response();
-                told.headers_mut().extend(parts.headers.into_iter().filter_map(|(name, value)| {
-                    name.filter(|name| *name != header::CONTENT_TYPE && *name != header::CONTENT_LENGTH)
-                        .map(|name| (name, value))
-                }));
-                answer = told;
+                answer = (parts, Body::empty()).into_response();
                 problem
             }
             None => return answer,
         };
-        if !self.shows {
-            return answer;
-        }
+        let problem = Problem { detail: redaction.words(&problem.detail).into_owned().into(), ..problem };
         let (mut parts, _) = answer.into_parts();
         parts.headers.remove(header::CONTENT_LENGTH);
         parts.headers.remove(header::CONTENT_TYPE);
-        (parts, Html(problem.page(&self.root))).into_response()
+        if self.shows {
+            return (parts, Html(problem.page(&self.root))).into_response();
+        }
+        let mut told = problem.into_response();
+        told.headers_mut().extend(parts.headers);
+        told
     }
 }
 

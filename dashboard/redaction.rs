@@ -1,6 +1,8 @@
 //! What nobody is shown: headers with credentials, chosen members of payloads and answers, and whatever looks like a known secret. All
 //! else is left as it was written, byte by byte.
 
+mod reader;
+mod rows;
 #[cfg(test)]
 mod tests;
 
@@ -8,17 +10,21 @@ use std::borrow::Cow;
 
 use regex::Regex;
 
+use reader::{Reader, Step, meant};
+
 /// What stands where something was taken away.
 pub(crate) const MASK: &str = "•••";
 
 /// What nobody is shown, besides what only an operator sees.
+///
+/// Names, numbers and keys are what effects are found by, and are shown whole: put no secret into them.
 #[derive(Clone, Debug)]
 pub struct Redact {
     /// Names of headers, whatever their case.
     pub headers: Vec<String>,
-    /// Members of payloads and answers.
+    /// Members of payloads, JSON bodies, answers and metadata. They reach JSON and nothing else: a form or a text is hidden by patterns.
     pub pointers: Vec<Pointer>,
-    /// What they match in payloads, answers, headers and errors.
+    /// What they match in payloads, bodies, answers, metadata, headers, targets, errors and reasons.
     pub patterns: Vec<Pattern>,
 }
 
@@ -110,13 +116,8 @@ impl Redaction {
     }
 
     /// Whether the value of this header is shown to nobody.
-    pub(crate) fn hides_header(&self, name: &str) -> bool {
+    fn hides_header(&self, name: &str) -> bool {
         self.redact.headers.iter().any(|hidden| hidden.eq_ignore_ascii_case(name))
-    }
-
-    /// A header's value.
-    pub(crate) fn header<'a>(&self, name: &str, value: &'a str) -> Cow<'a, str> {
-        if self.hides_header(name) { Cow::Borrowed(MASK) } else { self.words(value) }
     }
 
     /// Text of any kind: an error, a line of a log.
@@ -130,8 +131,8 @@ impl Redaction {
         text
     }
 
-    /// A payload or an answer. JSON stays JSON, with its digits, order and spacing; what is no JSON is text.
-    pub(crate) fn content<'a>(&self, text: &'a str) -> Cow<'a, str> {
+    /// What may be JSON. JSON stays JSON, with its digits, order and spacing; what is no JSON is text.
+    fn content<'a>(&self, text: &'a str) -> Cow<'a, str> {
         match self.json(text) {
             Some(shown) if shown == text => Cow::Borrowed(text),
             Some(shown) => Cow::Owned(shown),
@@ -139,9 +140,43 @@ impl Redaction {
         }
     }
 
+    /// What says that it is JSON: a payload, an answer, metadata. As long as members of it are hidden, nothing is shown of one that
+    /// cannot be read: nobody can tell where in it they stand.
+    fn document<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        match self.json(text) {
+            Some(shown) if shown == text => Cow::Borrowed(text),
+            None if self.redact.pointers.is_empty() => self.words(text),
+            None => Cow::Owned(format!("\"{MASK}\"")),
+            Some(shown) => Cow::Owned(shown),
+        }
+    }
+
+    /// A body of this type. Also among bytes that are no text nothing is shown that a pattern matches.
+    fn body<'a>(&self, kind: Option<&str>, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+        let shown = match (std::str::from_utf8(bytes), kind.is_some_and(is_json)) {
+            (Ok(text), true) => self.document(text),
+            (Ok(text), false) => self.content(text),
+            (Err(_), true) if !self.redact.pointers.is_empty() => Cow::Borrowed(MASK),
+            (Err(_), _) => return Cow::Owned(self.among_bytes(bytes)),
+        };
+        match shown {
+            Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+            Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+        }
+    }
+
+    fn among_bytes(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut shown = Vec::with_capacity(bytes.len());
+        for chunk in bytes.utf8_chunks() {
+            shown.extend_from_slice(self.words(chunk.valid()).as_bytes());
+            shown.extend_from_slice(chunk.invalid());
+        }
+        shown
+    }
+
     /// `None` when the text is no JSON. Without recursion: what lies nested ten thousand deep is a payload like any other.
     fn json(&self, text: &str) -> Option<String> {
-        let (mut reader, mut place) = (Reader { text, at: 0 }, Vec::new());
+        let (mut reader, mut place) = (Reader::of(text), Vec::new());
         let mut shown = String::with_capacity(text.len());
         loop {
             shown.push_str(reader.blank());
@@ -214,7 +249,7 @@ impl Redaction {
         shown.push_str(reader.blank());
         let colon = reader.take().filter(|mark| *mark == b':')?;
         shown.push(char::from(colon));
-        Some(Step::Member(serde_json::from_str(name).ok()?))
+        Some(Step::Member(meant(name)?))
     }
 
     /// Copies a string, number or word, without what must not be shown. Patterns see a string as it is meant, whatever is escaped in it.
@@ -226,8 +261,7 @@ impl Redaction {
             }
             return Some(());
         }
-        let meant: String = serde_json::from_str(token).ok()?;
-        match self.words(&meant) {
+        match self.words(&meant(token)?) {
             Cow::Borrowed(_) => shown.push_str(token),
             Cow::Owned(hidden) => shown.push_str(&serde_json::to_string(&hidden).ok()?),
         }
@@ -235,95 +269,8 @@ impl Redaction {
     }
 }
 
-/// Where a value stands in what is around it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
-    Member(String),
-    Item(usize),
-}
-
-impl Step {
-    fn is(&self, part: &str) -> bool {
-        match self {
-            Self::Member(name) => name == part,
-            Self::Item(index) => part.parse() == Ok(*index),
-        }
-    }
-}
-
-/// Reads JSON by its marks. Every method gives `None` where the text is none.
-struct Reader<'a> {
-    text: &'a str,
-    at: usize,
-}
-
-impl<'a> Reader<'a> {
-    fn peek(&self) -> Option<u8> {
-        self.text.as_bytes().get(self.at).copied()
-    }
-
-    fn take(&mut self) -> Option<u8> {
-        let byte = self.peek().filter(u8::is_ascii)?;
-        self.at += 1;
-        Some(byte)
-    }
-
-    fn is_at_end(&self) -> bool {
-        self.at == self.text.len()
-    }
-
-    fn while_(&mut self, is: impl Fn(u8) -> bool) -> &'a str {
-        let start = self.at;
-        while self.peek().is_some_and(&is) {
-            self.at += 1;
-        }
-        &self.text[start..self.at]
-    }
-
-    fn blank(&mut self) -> &'a str {
-        self.while_(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'))
-    }
-
-    /// A string with its quotes, a number, or a word.
-    fn scalar(&mut self) -> Option<&'a str> {
-        let start = self.at;
-        if self.peek()? != b'"' {
-            let word = self.while_(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
-            return (!word.is_empty()).then_some(word);
-        }
-        self.at += 1;
-        loop {
-            match self.peek()? {
-                b'"' => break,
-                b'\\' => self.at += 2,
-                _ => self.at += 1,
-            }
-        }
-        self.at += 1;
-        self.text.get(start..self.at)
-    }
-
-    /// A value with all that is in it.
-    fn skip(&mut self) -> Option<()> {
-        let mut depth = 0_usize;
-        loop {
-            match self.peek()? {
-                b'{' | b'[' => {
-                    depth += 1;
-                    self.at += 1;
-                }
-                b'}' | b']' => {
-                    depth = depth.checked_sub(1)?;
-                    self.at += 1;
-                }
-                b',' | b':' | b' ' | b'\t' | b'\n' | b'\r' => self.at += 1,
-                _ => {
-                    self.scalar()?;
-                }
-            }
-            if depth == 0 {
-                return Some(());
-            }
-        }
-    }
+/// Whether a media type is JSON.
+fn is_json(kind: &str) -> bool {
+    let kind = kind.split(';').next().unwrap_or(kind).trim().to_ascii_lowercase();
+    kind.ends_with("/json") || kind.ends_with("+json")
 }

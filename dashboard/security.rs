@@ -75,7 +75,7 @@ pub(crate) async fn around(State(around): State<Around>, request: Request, next:
         bulk::begin(shared);
         next.run(around.timed(request)).await
     };
-    safe(teller.tell(answer).await)
+    safe(teller.tell(answer, shared.redaction()).await)
 }
 
 /// Around what somebody puts beside the pages: it too is called by our names only, and no page of somebody else's changes anything there.

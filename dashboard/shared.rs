@@ -14,6 +14,7 @@ use crate::{
     Operations,
     access::{Cookies, Sessions, Throttle},
     bulk::Bell,
+    eyes::Eyes,
     fresh::{Fresh, Keeper, Snapshot},
     live::Hub,
     problem::Problem,
@@ -49,7 +50,7 @@ struct Inner {
     downstreams: Fresh<Vec<DownstreamInfo>>,
     hub: Hub,
     bell: Arc<Bell>,
-    redaction: Redaction,
+    redaction: Arc<Redaction>,
     cookies: Cookies,
     sessions: Sessions,
     throttle: Throttle,
@@ -71,6 +72,8 @@ impl Shared {
         let closing = CancellationToken::new();
         let keeper = Keeper::new(Arc::clone(&clock), tasks.clone(), closing.clone());
         let (counted, listed) = (Arc::clone(&database), Arc::clone(&database));
+        let redaction = Arc::new(Redaction::new(&settings.redact));
+        let hidden = Arc::clone(&redaction);
         Self(Arc::new(Inner {
             operations,
             counts: Fresh::new(keeper.clone(), move || {
@@ -78,12 +81,14 @@ impl Shared {
                 Box::pin(async move { Ok((database.now().await?, database.counts().await?)) })
             }),
             downstreams: Fresh::new(keeper, move || {
-                let database = Arc::clone(&listed);
-                Box::pin(async move { Ok((database.now().await?, database.downstreams().await?)) })
+                let (database, redaction) = (Arc::clone(&listed), Arc::clone(&hidden));
+                Box::pin(async move {
+                    Ok((database.now().await?, Eyes::new(&database, &redaction).downstreams().await?))
+                })
             }),
             hub: Hub::default(),
             bell: Arc::default(),
-            redaction: Redaction::new(&settings.redact),
+            redaction,
             cookies: Cookies::of(&settings),
             sessions: Sessions::new(Arc::clone(&clock)),
             throttle: Throttle::new(clock),
@@ -101,9 +106,14 @@ impl Shared {
         WeakShared(Arc::downgrade(&self.0))
     }
 
-    /// The database.
+    /// The database itself: for what is counted, done, or judged. What is shown of its rows is read through [`Self::eyes`].
     pub(crate) fn database(&self) -> &Arc<dyn Database> {
         &self.0.database
+    }
+
+    /// What is shown of the database's rows.
+    pub(crate) fn eyes(&self) -> Eyes<'_> {
+        Eyes::new(&self.0.database, &self.0.redaction)
     }
 
     /// How this dashboard runs.

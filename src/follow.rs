@@ -3,12 +3,16 @@
 //! It names the ways out ([`Way`]) and leaves it to whoever shows them how they are taken: a command line writes commands, a page
 //! has buttons. It decides nothing: what may follow is [`crate::decision`]'s and [`crate::verb`]'s.
 
+mod doubt;
+
+pub use doubt::{is_of_a_used_key, key_protects, sent, sent_once_more, unknown_since};
+
 use crate::{
     clock::{
         Timestamp,
         words::{relative, utc, utc_and_words},
     },
-    decision::KEY_USED_BEFORE,
+    contract::{Contract, Dedupe, OnUnknown},
     effect::EffectId,
     outcome::{Phase, Verdict},
     state::State,
@@ -25,6 +29,8 @@ pub struct Known<'a> {
     pub attempts: &'a [LoggedAttempt],
     /// Its downstream, where that holds it (`held_by`): who paused it, and why, is said only from this.
     pub holder: Option<&'a DownstreamInfo>,
+    /// What its downstream promises today, as far as that is known here.
+    pub contract: Option<&'a Contract>,
     /// The database's clock.
     pub now: Timestamp,
 }
@@ -68,9 +74,7 @@ pub fn what_follows(known: &Known<'_>) -> Vec<Part> {
     let Known { effect, attempts, now, .. } = *known;
     match effect.state {
         State::Waiting => says("It waits for its prerequisites; nothing is sent before they succeeded."),
-        State::Scheduled | State::Ready | State::Retrying => {
-            held(known).unwrap_or_else(|| says(&pending(effect, attempts, now)))
-        }
+        State::Scheduled | State::Ready | State::Retrying => pending(known),
         State::InFlight => says(&in_flight(effect, now)),
         State::InDoubt => in_doubt(known),
         State::Succeeded => succeeded(effect),
@@ -104,25 +108,6 @@ pub fn text(parts: &[Part], name: impl Fn(&Way) -> String, offer: impl Fn(&Way) 
         }
     }
     text
-}
-
-/// Since when nobody knows whether it was applied: the end of the first attempt, of the present history, that did not show
-/// it. `None` where there is nothing to know any more.
-pub fn unknown_since(effect: &Status, attempts: &[LoggedAttempt]) -> Option<Timestamp> {
-    let open = match effect.state {
-        State::InDoubt | State::Retrying | State::Ready | State::InFlight => true,
-        State::Waiting
-        | State::Scheduled
-        | State::Succeeded
-        | State::Failed
-        | State::Cancelled
-        | State::Expired => false,
-    };
-    let began = effect.first_sent_at.filter(|_| open)?;
-    let first = attempts.iter().find(|attempt| {
-        attempt.outcome == Verdict::Unknown && attempt.ended_at.is_some_and(|ended| ended >= began)
-    });
-    first.and_then(|attempt| attempt.ended_at)
 }
 
 fn says(words: &str) -> Vec<Part> {
@@ -188,18 +173,35 @@ fn paused(known: &Known<'_>) -> Vec<Part> {
     }
 }
 
-fn pending(effect: &Status, attempts: &[LoggedAttempt], now: Timestamp) -> String {
-    let mut words = next(effect, attempts, now);
-    if effect.last_outcome == Some(Verdict::Unknown) {
-        words.push_str("\nAn earlier attempt may have been applied; ");
-        match effect.safe_until.filter(|until| *until != Timestamp::MAX) {
-            Some(until) => {
-                words.push_str(&format!("the same key makes the next one safe until {}.", utc(until)));
-            }
-            None => words.push_str("the next one carries the same key."),
-        }
+fn pending(known: &Known<'_>) -> Vec<Part> {
+    let Known { effect, attempts, now, .. } = *known;
+    let mut parts = held(known).unwrap_or_else(|| says(&next(effect, attempts, now)));
+    if effect.uncertain {
+        // An offer ends its line by itself.
+        let apart = if matches!(parts.last(), Some(Part::Offers(_))) { "" } else { "\n" };
+        parts.extend(says(&format!("{apart}An earlier attempt may have been applied; {}", what_then(known))));
     }
-    words
+    joined(parts)
+}
+
+/// What it means for the next attempt that an earlier one may have been applied.
+fn what_then(known: &Known<'_>) -> String {
+    let Known { effect, contract, now, .. } = *known;
+    if let Some(until) = effect.safe_until.filter(|_| key_protects(effect, now)) {
+        return match until {
+            Timestamp::MAX => "the same key makes the next one safe.".to_owned(),
+            until => format!("the same key makes the next one safe until {}.", utc(until)),
+        };
+    }
+    match contract.map(|contract| (contract.dedupe, contract.on_unknown)) {
+        Some((Dedupe::None, OnUnknown::Retry)) => {
+            "the next one may be applied as well: duplicates are accepted here.".to_owned()
+        }
+        Some(_) => "no key keeps the next one from being applied as well. It is sent only where a person asked for one resend; else \
+                    it is asked about, or parked in doubt."
+            .to_owned(),
+        None => "the next one carries the same key, and what that is worth there is not known here.".to_owned(),
+    }
 }
 
 /// When it is sent, and why then.
@@ -270,15 +272,10 @@ fn in_doubt(known: &Known<'_>) -> Vec<Part> {
              time. What is still wanted is a new effect with a new key.",
         ));
     } else {
-        parts.extend(says("or send it once more, which may apply it twice:"));
+        parts.extend(says(&format!("or send it once more, {}:", sent_once_more(effect, now))));
         parts.push(Part::Offers(Way::Resend(id)));
     }
     joined(parts)
-}
-
-/// Whether the downstream knew its key before it was ever sent: a message broker drops whatever comes under it.
-pub fn is_of_a_used_key(effect: &Status) -> bool {
-    effect.last_error.as_deref().is_some_and(|why| why.starts_with(KEY_USED_BEFORE))
 }
 
 /// Words that follow words are one piece.

@@ -182,9 +182,10 @@ async fn freeze(shared: &Shared, wish: &BulkWish) -> Result<Frozen, Problem> {
         let mut found = VecDeque::new();
         let mut left_out = 0_u64;
         loop {
+            // What a bulk acts on is what a list shows.
             let page = match &members {
                 Some(members) => members.page(shared, &filter).await?,
-                None => shared.database().effects(&filter).await?,
+                None => shared.eyes().effects(&filter).await?,
             };
             for effect in page.effects {
                 if found.len() == keep {

@@ -98,7 +98,7 @@ pub(crate) async fn list(
     State(shared): State<Shared>,
     Query(asked): Query<BulksQuery>,
 ) -> Result<Json<BulksJson>, Problem> {
-    let bulks = shared.database().bulks(ask::page(asked.limit)?).await?;
+    let bulks = shared.eyes().bulks(ask::page(asked.limit)?).await?;
     Ok(Json(BulksJson { bulks: bulks.iter().map(BulkJson::from).collect() }))
 }
 
@@ -178,11 +178,11 @@ async fn control(
     control: Control,
 ) -> Result<Json<BulkJson>, Problem> {
     let bulk = actions::control_bulk(shared, visitor, id.0, control).await?;
-    Ok(Json(BulkJson::from(&bulk)))
+    Ok(Json(BulkJson::from(&shared.redaction().bulk(bulk))))
 }
 
 async fn find(shared: &Shared, id: i64) -> Result<BulkInfo, Problem> {
-    shared.database().bulk(id).await?.ok_or_else(|| actions::absent_bulk(id))
+    shared.eyes().bulk(id).await?.ok_or_else(|| actions::absent_bulk(id))
 }
 
 fn verb(wish: &BulkWishJson) -> Result<Verb, Problem> {

@@ -54,7 +54,7 @@ pub(crate) async fn causes(
             return Err(Problem::bad_request(detail));
         }
     };
-    let found = shared.database().causes(state, asked.downstream.as_deref()).await?;
+    let found = shared.eyes().causes(state, asked.downstream.as_deref()).await?;
     let now = shared.database().now().await?;
     let hidden = |error: &str| shared.redaction().words(error).into_owned();
     Ok(Json(CausesJson {

@@ -37,7 +37,7 @@ pub(crate) async fn list(
     visitor: Visitor,
     Query(asked): Query<EffectsQuery>,
 ) -> Result<Json<EffectsJson>, Problem> {
-    let page = shared.database().effects(&asked.filter()?).await?;
+    let page = shared.eyes().effects(&asked.filter()?).await?;
     let mut json = EffectsJson::of(&page, shared.database().now().await?);
     let shown = Shown::to(&shared, &visitor);
     json.effects.iter_mut().for_each(|effect| shown.effect(effect));
@@ -68,17 +68,12 @@ pub(crate) async fn show(
     id: Number,
     Query(asked): Query<OneQuery>,
 ) -> Result<Json<EffectJson>, Problem> {
-    let database = shared.database();
+    let eyes = shared.eyes();
     let effect = find(&shared, id.effect()).await?;
-    let attempts = database.attempts(effect.id).await?;
-    let now = database.now().await?;
+    let attempts = eyes.attempts(effect.id).await?;
+    let now = shared.database().now().await?;
     let look = if asked.payload { Look::Whole } else { Look::Size };
-    let intent = match database.intent(effect.id, look).await {
-        Ok(intent) => intent,
-        // The login at the database may only view.
-        Err(problem) if problem.is_forbidden() => None,
-        Err(problem) => return Err(problem.into()),
-    };
+    let intent = eyes.intent(effect.id, look).await?;
     let holder = match &effect.held_by {
         // As the pages show it, and not asked for anew: it counts what is pending.
         Some(_) => {
@@ -96,6 +91,7 @@ pub(crate) async fn show(
         effect: &effect,
         attempts: &attempts,
         holder: holder.as_ref(),
+        contract: contract.as_ref(),
         now,
     })));
     json.request = Some(intent.map(|intent| Box::new(SentJson::of(&intent, look))));
@@ -114,15 +110,11 @@ pub(crate) async fn show(
 )]
 pub(crate) async fn attempts(
     State(shared): State<Shared>,
-    visitor: Visitor,
     id: Number,
 ) -> Result<Json<AttemptsJson>, Problem> {
     let effect = find(&shared, id.effect()).await?;
-    let attempts = shared.database().attempts(effect.id).await?;
-    let mut json = AttemptsJson { attempts: attempts.iter().map(AttemptJson::from).collect() };
-    let shown = Shown::to(&shared, &visitor);
-    json.attempts.iter_mut().for_each(|attempt| shown.attempt(attempt));
-    Ok(Json(json))
+    let attempts = shared.eyes().attempts(effect.id).await?;
+    Ok(Json(AttemptsJson { attempts: attempts.iter().map(AttemptJson::from).collect() }))
 }
 
 /// Writes an effect, in a transaction of its own.
@@ -158,7 +150,7 @@ pub(crate) async fn create(
 
 /// The effect, or that there is none.
 pub(super) async fn find(shared: &Shared, id: EffectId) -> Result<Status, Problem> {
-    let found = shared.database().effect(id).await?;
+    let found = shared.eyes().effect(id).await?;
     found.ok_or_else(|| actions::absent(id))
 }
 

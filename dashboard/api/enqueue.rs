@@ -110,7 +110,7 @@ pub(super) async fn enqueue(
     let mut written = Vec::with_capacity(enqueued.len());
     for one in &enqueued {
         let id = one.receipt().id;
-        let effect = database.effect(id).await?.ok_or_else(|| actions::absent(id))?;
+        let effect = shared.eyes().effect(id).await?.ok_or_else(|| actions::absent(id))?;
         let target = if several { target(shared, id).await? } else { None };
         written.push(Written { effect, inserted: matches!(one, Enqueued::Inserted(_)), target });
     }
@@ -118,12 +118,7 @@ pub(super) async fn enqueue(
 }
 
 async fn target(shared: &Shared, id: EffectId) -> Result<Option<String>, Problem> {
-    let intent = match shared.database().intent(id, Look::Size).await {
-        Ok(intent) => intent,
-        // The login at the database may only view.
-        Err(problem) if problem.is_forbidden() => None,
-        Err(problem) => return Err(problem.into()),
-    };
+    let intent = shared.eyes().intent(id, Look::Size).await?;
     Ok(intent.and_then(|intent| intent.target).map(|target| shown_target(&target, Look::Size)))
 }
 

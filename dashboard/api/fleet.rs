@@ -20,7 +20,7 @@ use crate::{access::Visitor, actions, problem::Problem, shared::Shared};
     responses((status = 200, description = "The downstreams", body = DownstreamsJson))
 )]
 pub(crate) async fn downstreams(State(shared): State<Shared>) -> Result<Json<DownstreamsJson>, Problem> {
-    let all = shared.database().downstreams().await?;
+    let all = shared.eyes().downstreams().await?;
     let now = Time(shared.database().now().await?);
     Ok(Json(DownstreamsJson { downstreams: all.iter().map(DownstreamJson::from).collect(), now }))
 }
@@ -70,7 +70,7 @@ pub(crate) async fn resume(
 }
 
 async fn one(shared: &Shared, name: &str) -> Result<Json<DownstreamJson>, Problem> {
-    let all = shared.database().downstreams().await?;
+    let all = shared.eyes().downstreams().await?;
     let found = all.iter().find(|info| info.name == name);
     found.map(|info| Json(info.into())).ok_or_else(|| actions::absent_downstream(name))
 }
@@ -87,7 +87,7 @@ pub(crate) async fn endpoints(
     State(shared): State<Shared>,
     Named([name]): Named<[String; 1]>,
 ) -> Result<Json<EndpointsJson>, Problem> {
-    let (now, rows) = shared.database().endpoints(&name).await?;
+    let (now, rows) = shared.eyes().endpoints(&name).await?;
     let endpoints = rows.iter().map(|row| EndpointJson::of_row(&name, row)).collect();
     Ok(Json(EndpointsJson { endpoints, now: Time(now) }))
 }
@@ -148,9 +148,9 @@ async fn switch(
     (name, endpoint): (&str, &str),
     (disable, reason): (Option<&str>, Option<String>),
 ) -> Result<Json<EndpointJson>, Problem> {
-    let database = shared.database();
+    let (database, eyes) = (shared.database(), shared.eyes());
     let known = |rows: &[Endpoint]| rows.iter().find(|row| &*row.name == endpoint).cloned();
-    if known(&database.endpoints(name).await?.1).is_none() {
+    if known(&eyes.endpoints(name).await?.1).is_none() {
         // To switch a name that nobody knows would make one.
         return Err(Problem::not_found(format!(
             "{name} has no endpoint {endpoint} in the database. One that only the configuration names, and that never failed, is \
@@ -158,7 +158,7 @@ async fn switch(
         )));
     }
     let changed = database.switch_endpoint(name, endpoint, disable, &actions::actor(visitor, reason)).await?;
-    match known(&database.endpoints(name).await?.1) {
+    match known(&eyes.endpoints(name).await?.1) {
         Some(row) if changed => Ok(Json(EndpointJson::of_row(name, &row))),
         Some(_) => {
             let already = if disable.is_some() { "disabled already" } else { "not disabled" };

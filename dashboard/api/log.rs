@@ -26,7 +26,7 @@ pub(crate) async fn about(
     visitor: Visitor,
 ) -> Result<Json<AboutJson>, Problem> {
     let database = shared.database();
-    let hold = match database.hold().await {
+    let hold = match shared.eyes().hold().await {
         Ok(hold) => hold.map(|hold| hold.reason),
         // The login at the database may not read it.
         Err(problem) if problem.is_forbidden() => None,
@@ -176,7 +176,7 @@ pub(crate) async fn audit(
         before: asked.before,
         limit,
     };
-    let rows = shared.database().audit(&filter).await?;
+    let rows = shared.eyes().audit(&filter).await?;
     let full = rows.len() == usize::try_from(limit).unwrap_or(usize::MAX);
     let next = rows.last().filter(|_| full).map(|row| row.id);
     Ok(Json(AuditsJson { audit: rows.iter().map(AuditJson::from).collect(), next }))

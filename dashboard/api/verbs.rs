@@ -200,11 +200,7 @@ async fn act(
     wish: Wish,
 ) -> Result<Json<EffectJson>, Problem> {
     match actions::act(shared, visitor, id.effect(), wish).await? {
-        Acted::Done(_, effect) => {
-            let mut json = EffectJson::from(&*effect);
-            Shown::to(shared, visitor).effect(&mut json);
-            Ok(Json(json))
-        }
+        Acted::Done(_, effect) => Ok(Json(Shown::to(shared, visitor).status(*effect))),
         // `actions::act` tells these as problems.
         Acted::Refused(refusal) => Err(actions::unusable(refusal.to_string())),
         Acted::NotFound => Err(actions::absent(id.effect())),

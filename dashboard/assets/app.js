@@ -88,6 +88,9 @@ function showCounts({ counts, as_of }) {
 // Regions that the server renders anew: replaced where they changed, unless somebody is at work in them.
 const plain = (html) => html.replace(/(data-away="[^"]*">)[^<]*/g, "$1");
 const rendered = new Map(all("[data-live]").map((region) => [region.id, plain(region.outerHTML)]));
+// A page that has banners alone to be kept fresh is not asked for at every change, and one with a form to be sent not at all: to show
+// what a form would do may take the server long.
+const calm = [...rendered.keys()].every((id) => id === "banners");
 let dirty = false;
 let refreshing = false;
 addEventListener("input", (event) => { dirty ||= Boolean(event.target.closest?.("main form[method=post]")); });
@@ -108,28 +111,42 @@ function replace(region, fresh) {
   }
   prepare(fresh);
 }
+// Whether all of it is shown now; what is not is tried again with the next look.
 async function refresh() {
-  if (refreshing || dirty || rendered.size === 0) return;
+  if (dirty || rendered.size === 0 || (calm && one("main form[method=post]"))) return true;
   refreshing = true;
+  let whole = true;
   try {
     const answer = await fetch(location.href, { headers: { accept: "text/html", "x-aftercommit-refresh": "1" }, redirect: "error" });
-    if (!answer.ok) return;
+    if (!answer.ok) return false;
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (page.body.dataset.now) [shownAt, since] = [Date.parse(page.body.dataset.now), performance.now()];
     for (const [id, before] of rendered) {
       const [region, fresh] = [document.getElementById(id), page.getElementById(id)];
       const html = fresh && plain(fresh.outerHTML);
-      if (!region || !html || html === before || isInUse(region)) continue;
+      if (!region || !html || html === before) continue;
+      if (isInUse(region)) {
+        whole = false;
+        continue;
+      }
       rendered.set(id, html);
       replace(region, fresh);
     }
     times();
-  } catch { /* the next look may reach it */ } finally { refreshing = false; }
+    return whole;
+  } catch {
+    return false;
+  } finally { refreshing = false; }
 }
 
 // Live: events where they come through, else asking. Nothing of it while nobody looks.
 const badge = one("#live");
 let [events, timer, latest, lastShown] = [null, null, null, 0];
+// Something changed that is not shown yet.
+let pending = false;
+const sinceShown = () => performance.now() - lastShown + 50;
+// What is in no count (a pause, a worker that fell silent) shows a little later.
+const isDue = () => sinceShown() >= prefs.live * 1000 && ((pending && !calm) || sinceShown() >= Math.max(15, 3 * prefs.live) * 1000);
 function status(words, on) {
   if (!badge) return;
   badge.hidden = false;
@@ -137,15 +154,18 @@ function status(words, on) {
   say(one("span", badge), words);
 }
 function heard(counts) {
-  const news = JSON.stringify(counts.counts) !== JSON.stringify(latest?.counts);
+  pending ||= JSON.stringify(counts.counts) !== JSON.stringify(latest?.counts);
   latest = counts;
   status("live", true);
-  if (news && performance.now() - lastShown >= prefs.live * 1000 - 50) show();
+  if (isDue()) show();
 }
-function show() {
+async function show() {
+  // What came in meanwhile is shown when this look is through.
+  if (refreshing) return;
   lastShown = performance.now();
+  pending = false;
   if (latest) showCounts(latest);
-  refresh();
+  if (!await refresh()) pending = true;
 }
 async function poll() {
   try {
@@ -173,13 +193,15 @@ function start() {
   rest();
   if (!prefs.live) return status("live is off", false);
   if (document.hidden) return undefined;
+  // Whoever comes back has missed what happened meanwhile.
+  pending = true;
   listen();
   const fast = one("[data-fast]") ? 1 : prefs.live;
   timer = setInterval(() => {
     if (!events) poll();
     // What one effect does is in no count.
-    if (one("[data-effect], [data-fast]")) show();
-    else if (latest && performance.now() - lastShown >= prefs.live * 1000 - 50) showCounts(latest);
+    if (isDue() || one("[data-effect], [data-fast]")) show();
+    else if (latest && sinceShown() >= prefs.live * 1000) showCounts(latest);
   }, fast * 1000);
   return undefined;
 }

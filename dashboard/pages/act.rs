@@ -252,7 +252,7 @@ async fn again(
         return stale(shared, frame, &known, (wanted, said), (seen, seen_at, problem));
     }
     let mut page = page(frame, &known, wanted, said);
-    page.problem = Some(text(problem));
+    page.problem = Some(text(&shared.redaction().words(problem)));
     Ok((StatusCode::UNPROCESSABLE_ENTITY, shown(&page)?).into_response())
 }
 
@@ -269,11 +269,11 @@ fn stale(
     let mut page = page(frame, known, wanted, said);
     if changed {
         let at = Timestamp::from_micros(seen_at);
-        let events = since(known, shared.redaction(), at);
+        let events = since(known, at);
         let at = if seen_at > 0 { clock(at) } else { String::new() };
         page.changed = Some(Changed { from: Badge::of(seen.state), at, events });
     } else if page.refused.is_none() {
-        page.problem = Some(text(why));
+        page.problem = Some(text(&shared.redaction().words(why)));
     }
     Ok((StatusCode::CONFLICT, shown(&page)?).into_response())
 }

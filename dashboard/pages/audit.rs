@@ -61,7 +61,7 @@ pub(super) async fn page(
         before: number("before")?,
         limit: PAGE,
     };
-    let found = shared.database().audit(&filter).await?;
+    let found = shared.eyes().audit(&filter).await?;
     let frame = frame.at(Place::Audit, "Audit");
     let full = found.len() >= usize::try_from(PAGE).unwrap_or(usize::MAX);
     let next = found.last().filter(|_| full).map(|last| {

@@ -65,7 +65,7 @@ struct One {
 /// `GET /bulk`.
 pub(super) async fn list(frame: Frame, Shared_(shared): Shared_<Shared>) -> Result<Response, Problem> {
     let frame = frame.at(Place::Bulk, "Bulk actions");
-    let bulks = shared.database().bulks(LISTED).await?;
+    let bulks = shared.eyes().bulks(LISTED).await?;
     let rows = bulks.iter().map(|bulk| self::bulk(bulk, &frame)).collect();
     shown(&List { rows, frame })
 }
@@ -85,7 +85,7 @@ pub(super) async fn one(
 async fn find(shared: &Shared, id: &str) -> Result<BulkInfo, Problem> {
     let absent = || Problem::not_found("There is no such bulk action, or retention dropped it.");
     let id = id.parse::<i64>().map_err(|_no_number| absent())?;
-    shared.database().bulk(id).await?.ok_or_else(absent)
+    shared.eyes().bulk(id).await?.ok_or_else(absent)
 }
 
 /// `POST /bulk/{id}/{control}`.

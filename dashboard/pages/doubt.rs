@@ -4,7 +4,7 @@
 use aftercommit::{
     clock::Timestamp,
     effect::EffectId,
-    follow::unknown_since,
+    follow::{key_protects, sent, unknown_since},
     outcome::Verdict,
     state::State,
     store::{Filter, LoggedAttempt, Status},
@@ -97,7 +97,7 @@ pub(super) async fn page(
         limit: PAGE,
         ..Filter::default()
     };
-    let found = shared.database().effects(&filter).await?;
+    let found = shared.eyes().effects(&filter).await?;
     let mut cards = Vec::with_capacity(found.effects.len());
     for effect in found.effects {
         cards.push(card(&shared, &frame, effect).await?);
@@ -132,7 +132,7 @@ fn groups(frame: &Frame, of: Option<&str>) -> Vec<Group> {
 
 async fn card(shared: &Shared, frame: &Frame, effect: Status) -> Result<Card, Problem> {
     let known = Known {
-        attempts: shared.database().attempts(effect.id).await?,
+        attempts: shared.eyes().attempts(effect.id).await?,
         contract: actions::contract(shared, &effect).await?,
         audit: Vec::new(),
         intent: None,
@@ -148,38 +148,59 @@ async fn card(shared: &Shared, frame: &Frame, effect: Status) -> Result<Card, Pr
         raw_key: effect.idempotency_key.clone(),
         references: references(effect),
         since: unknown_since(effect, &known.attempts).map(|at| Moment::of(at, now)),
-        known: text(&what_we_know(&known.attempts)),
-        why: effect.last_error.as_deref().map(|why| text(&shared.redaction().words(why))),
+        known: text(&what_we_know(effect, &known.attempts)),
+        why: effect.last_error.as_deref().map(text),
         probe: text(&probe(effect, can_probe, now)),
         means: text(&promise::means_now(effect, known.contract.as_ref(), now)),
-        safe: effect.safe_until.is_some_and(|until| now < until),
+        safe: key_protects(effect, now),
         ways: ways::out_of_doubt(&known, frame),
     })
 }
 
-/// The attempts in a sentence.
-fn what_we_know(attempts: &[LoggedAttempt]) -> String {
-    let unknown: Vec<&LoggedAttempt> =
-        attempts.iter().filter(|attempt| attempt.outcome == Verdict::Unknown).collect();
+/// The attempts in a sentence or two: those that may have reached the downstream since nobody knows.
+fn what_we_know(effect: &Status, attempts: &[LoggedAttempt]) -> String {
     let told = |attempt: &LoggedAttempt| {
         let status =
             attempt.response_status.map(|status| format!(" with status {status}")).unwrap_or_default();
         format!("attempt {} ended {}{status}", attempt.attempt, verdict(attempt.outcome))
     };
-    match (attempts.len(), unknown.as_slice()) {
-        (0, _) => "No attempt is in the log: it was found in this state, or its log was dropped.".to_owned(),
-        (_, []) => format!("{} in all, none of which is known to have applied it.", count(attempts.len())),
-        (1, [one]) => format!("It was sent once: {}.", told(one)),
-        (all, [.., last]) => format!(
-            "It was sent {all} times, and {} of these may have applied it; the last of them: {}.",
+    let (sent, tried) = (sent(effect, attempts), attempts.iter().filter(|attempt| !attempt.late).count());
+    let unknown: Vec<_> = sent.iter().filter(|attempt| attempt.outcome == Verdict::Unknown).collect();
+    let mut words = match (sent.as_slice(), unknown.as_slice()) {
+        (_, _) if attempts.is_empty() => {
+            return "No attempt is in the log: it was found in this state, or its log was dropped."
+                .to_owned();
+        }
+        ([], _) => {
+            return format!(
+                "It was attempted {}, and nothing of that is known to have reached it.",
+                times(tried)
+            );
+        }
+        ([one], _) => format!("It was sent once: {}.", told(one)),
+        ([.., last], []) => format!(
+            "It was sent {}, and none of these is known to have applied it; the last of them: {}.",
+            times(sent.len()),
+            told(last)
+        ),
+        (_, [.., last]) => format!(
+            "It was sent {}, and {} of these may have applied it; the last of them: {}.",
+            times(sent.len()),
             unknown.len(),
             told(last)
         ),
+    };
+    if tried > sent.len() {
+        words.push_str(&format!(
+            " It was attempted {} in all: the others never reached it, or had ended before.",
+            times(tried)
+        ));
     }
+    words
 }
 
-fn count(n: usize) -> String {
-    if n == 1 { "One attempt".to_owned() } else { format!("{n} attempts") }
+fn times(n: usize) -> String {
+    if n == 1 { "once".to_owned() } else { format!("{n} times") }
 }
 
 /// What its downstream is asked, and when.
@@ -195,5 +216,80 @@ fn probe(effect: &Status, can_probe: bool, now: Timestamp) -> String {
                          given up."
             .to_owned(),
         (false, _) => "It cannot be asked: only somebody who looks there can say.".to_owned(),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_micros(seconds * 1_000_000)
+    }
+
+    /// One in doubt, whose present history began at the 50th second.
+    pub(in crate::pages) fn effect() -> Status {
+        Status {
+            id: EffectId::new(17),
+            downstream: "pay".to_owned(),
+            operation: None,
+            idempotency_key: "k".to_owned(),
+            state: State::InDoubt,
+            held_by: None,
+            attempts: 5,
+            due_at: None,
+            first_sent_at: Some(at(50)),
+            safe_until: None,
+            lease_until: None,
+            worker: None,
+            last_outcome: Some(Verdict::Unknown),
+            last_error: None,
+            response_status: None,
+            response: None,
+            metadata: None,
+            refusal_stored: false,
+            payload_dropped: false,
+            log_dropped: false,
+            superseded_by: None,
+            created_at: at(1),
+            finished_at: None,
+            token: 1,
+            quiet_at: None,
+            uncertain: true,
+        }
+    }
+
+    fn attempt(n: u32, outcome: Verdict, phase: &str) -> LoggedAttempt {
+        LoggedAttempt {
+            effect_id: EffectId::new(17),
+            attempt: n,
+            token: 1,
+            worker: None,
+            started_at: at(i64::from(n) * 10),
+            ended_at: Some(at(i64::from(n) * 10 + 5)),
+            phase: phase.to_owned(),
+            outcome,
+            response_status: None,
+            error: None,
+            late: false,
+        }
+    }
+
+    #[test]
+    fn only_what_may_have_reached_the_downstream_is_called_sent() {
+        let refused = |n| attempt(n, Verdict::NotApplied, "connect");
+        let timeout = |n| attempt(n, Verdict::Unknown, "answer");
+        let said = |attempts: &[LoggedAttempt]| what_we_know(&effect(), attempts);
+        let others = "It was attempted 5 times in all: the others never reached it, or had ended before.";
+        let wanted = format!("It was sent once: attempt 5 ended unknown. {others}");
+        assert_eq!(said(&[refused(1), refused(2), refused(3), refused(4), timeout(5)]), wanted);
+        let limited = attempt(6, Verdict::NotApplied, "done");
+        let wanted = "It was sent 2 times, and 1 of these may have applied it; the last of them: attempt 5 ended unknown.";
+        assert_eq!(said(&[timeout(5), limited.clone()]), wanted);
+        let late = LoggedAttempt { late: true, ..limited };
+        assert_eq!(said(&[timeout(5), late]), "It was sent once: attempt 5 ended unknown.");
+        let nothing = "It was attempted once, and nothing of that is known to have reached it.";
+        assert_eq!(said(&[refused(5)]), nothing);
+        assert!(said(&[]).starts_with("No attempt is in the log"));
     }
 }

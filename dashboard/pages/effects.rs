@@ -32,7 +32,7 @@ use crate::{
     shared::Shared,
 };
 
-/// As the address has it: the search, or the fields that a form without scripts sends.
+/// As the address has it.
 pub(super) type Fields = BTreeMap<String, String>;
 
 #[derive(Template)]
@@ -89,14 +89,13 @@ const VIEWS: [(&str, &str); 7] = [
 pub(super) async fn page(
     frame: Frame,
     Shared_(shared): Shared_<Shared>,
-    Query(asked): Query<Fields>,
+    Query(pairs): Query<Vec<(String, String)>>,
 ) -> Result<Response, Problem> {
-    let said = asked.get("q").map_or("", |q| q.trim());
-    let search = Search::parse(said);
-    if let Some(merged) = with_fields(&search, &asked) {
-        return Ok(see_other(&format!("effects?q={}", in_query(&merged.to_string()))));
+    let Asked { said, search, fields, before } = Asked::of(pairs);
+    if search.problems.is_empty() && !fields.is_empty() {
+        return Ok(see_other(&format!("effects?q={}", in_query(&merged(&search, &fields).to_string()))));
     }
-    let before = before(&asked)?;
+    let before = self::before(before.as_deref())?;
     let mut problems: Vec<Text> = search.problems.iter().map(|problem| text(problem)).collect();
     if problems.is_empty()
         && let Some(word) = search.bare()
@@ -122,7 +121,7 @@ pub(super) async fn page(
             return Ok(see_other(&format!("effects?q={}", in_query(&texts.to_string()))));
         }
     };
-    let view = view(frame.at(Place::Effects, "Effects"), said, &search, problems, (found, before.is_some()));
+    let view = view(frame.at(Place::Effects, "Effects"), &said, &search, problems, (found, before.is_some()));
     let page = shown(&view)?;
     Ok(match (wrong, missing) {
         (true, _) => (StatusCode::BAD_REQUEST, page).into_response(),
@@ -132,8 +131,8 @@ pub(super) async fn page(
 }
 
 /// The page's beginning, where one is given.
-fn before(asked: &Fields) -> Result<Option<EffectId>, Problem> {
-    let Some(word) = asked.get("before").filter(|word| !word.is_empty()) else { return Ok(None) };
+fn before(word: Option<&str>) -> Result<Option<EffectId>, Problem> {
+    let Some(word) = word.filter(|word| !word.is_empty()) else { return Ok(None) };
     let number = word.parse::<i64>().ok().filter(|number| *number > 0);
     let number = number.ok_or_else(|| {
         Problem::bad_request("`before` is the number of an effect. Begin with the newest page.")
@@ -141,25 +140,76 @@ fn before(asked: &Fields) -> Result<Option<EffectId>, Problem> {
     Ok(Some(EffectId::new(number)))
 }
 
-/// The search with what the form's fields ask for besides; `None` where they ask for nothing.
-fn with_fields(search: &Search, asked: &Fields) -> Option<Search> {
-    let field = |name: &str| asked.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
-    let mut added = Vec::new();
-    added.extend(field("state").and_then(|word| word.parse().ok()).map(|state| Term::State(vec![state])));
-    added.extend(field("downstream").map(|name| Term::Downstream(name.to_owned())));
-    added.extend(field("operation").map(|name| Term::Operation(name.to_owned())));
-    added.extend(field("key").map(|key| Term::Key(key.to_owned())));
-    added.extend(field("error").map(|words| Term::Error(words.to_owned())));
-    if let (Some(name), Some(value)) = (field("reference"), field("value")) {
-        added.push(Term::Metadata(Reference::other(name, value)));
+/// What is asked for: a search, and the fields that a form without scripts sends. What cannot be read of either is a problem: a list
+/// that silently lost a term would be acted on as if it had not.
+#[derive(Debug, Default)]
+struct Asked {
+    said: String,
+    search: Search,
+    /// What fields ask for besides.
+    fields: Vec<Term>,
+    before: Option<String>,
+}
+
+impl Asked {
+    fn of(pairs: Vec<(String, String)>) -> Self {
+        let mut fields = Fields::new();
+        let mut problems = Vec::new();
+        for (name, value) in pairs {
+            let value = value.trim().to_owned();
+            if !KNOWN.contains(&name.as_str()) {
+                problems.push(format!("{name}: is no field that can be asked for"));
+            } else if !value.is_empty() && fields.insert(name.clone(), value).is_some() {
+                problems.push(format!("{name}: stands twice"));
+            }
+        }
+        let said = fields.remove("q").unwrap_or_default();
+        let before = fields.remove("before");
+        let mut search = Search::parse(&said);
+        let fields = terms(&fields, &mut problems);
+        search.problems.extend(problems);
+        Self { said, search, fields, before }
     }
-    added.extend(field("age").and_then(|age| Search::parse(&format!("age:{age}")).terms.into_iter().next()));
-    if added.is_empty() {
-        return None;
+}
+
+/// Names that may stand in the address.
+const KNOWN: [&str; 11] =
+    ["q", "before", "done", "state", "downstream", "operation", "key", "error", "reference", "value", "age"];
+
+/// What the fields ask for.
+fn terms(fields: &Fields, problems: &mut Vec<String>) -> Vec<Term> {
+    let field = |name: &str| fields.get(name).cloned();
+    let mut terms = Vec::new();
+    if let Some(word) = field("state") {
+        match word.parse() {
+            Ok(state) => terms.push(Term::State(vec![state])),
+            Err(unknown) => problems.push(format!("state: {unknown}")),
+        }
     }
-    // What a field says takes the place of what the search said about the same.
-    let kept = search.terms.iter().filter(|term| added.iter().all(|new| new.name() != term.name()));
-    Some(Search { terms: kept.cloned().chain(added.iter().cloned()).collect(), problems: Vec::new() })
+    terms.extend(field("downstream").map(Term::Downstream));
+    terms.extend(field("operation").map(Term::Operation));
+    terms.extend(field("key").map(Term::Key));
+    terms.extend(field("error").map(Term::Error));
+    match (field("reference"), field("value")) {
+        (Some(name), Some(value)) => terms.push(Term::Metadata(Reference::other(&name, &value))),
+        (Some(name), None) => problems.push(format!("reference: say what stands under {name}")),
+        (None, Some(value)) => problems.push(format!("reference: say under which name {value} stands")),
+        (None, None) => {}
+    }
+    if let Some(age) = field("age") {
+        let mut read = Search::parse(&format!("age:{age}"));
+        match (read.terms.pop(), read.terms.is_empty() && read.problems.is_empty()) {
+            (Some(term), true) => terms.push(term),
+            (_, _) => problems.push(format!("age: {age} is none; write >1h, or <30m")),
+        }
+    }
+    terms
+}
+
+/// The search with what the fields ask for: that takes the place of what the search said about the same.
+fn merged(search: &Search, fields: &[Term]) -> Search {
+    let kept = search.terms.iter().filter(|term| fields.iter().all(|new| new.name() != term.name()));
+    Search { terms: kept.chain(fields).cloned().collect(), problems: Vec::new() }
 }
 
 /// What a search found.
@@ -195,7 +245,7 @@ async fn list(
 ) -> Result<Page, Problem> {
     let filter = Filter { before, limit: PAGE, ..search.filter(now) };
     match search.cause() {
-        None => Ok(shared.database().effects(&filter).await?),
+        None => Ok(shared.eyes().effects(&filter).await?),
         Some(cause) => {
             causes::members(shared, cause, &filter).await?.unwrap_or_default().page(shared, &filter).await
         }
@@ -297,4 +347,49 @@ fn suggestions(frame: &Frame) -> Vec<String> {
     let downstreams = frame.downstreams.iter().map(|info| Term::Downstream(info.name.clone()).to_string());
     let rest = ["operation:", "key:", "metadata.order:", "error:", "age:>1h", "age:<1h", "created:>", "id:"];
     states.into_iter().chain(downstreams).chain(rest.map(str::to_owned)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(pairs: &[(&str, &str)]) -> Asked {
+        Asked::of(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    }
+
+    #[test]
+    fn what_fields_say_joins_the_search_and_takes_the_place_of_the_same() {
+        let asked = asked(&[
+            ("q", "state:failed key:k"),
+            ("state", "in_doubt"),
+            ("downstream", "pay"),
+            ("error", ""),
+            ("reference", "order"),
+            ("value", "A-17"),
+            ("age", ">1h"),
+        ]);
+        assert!(asked.search.problems.is_empty(), "{asked:?}");
+        let merged = merged(&asked.search, &asked.fields).to_string();
+        assert_eq!(merged, "key:k state:in_doubt downstream:pay metadata.order:A-17 age:>1h");
+    }
+
+    #[test]
+    fn no_term_is_lost_without_a_word() {
+        for (pairs, named) in [
+            (&[("q", "state:failed age:1h"), ("downstream", "pay")][..], "age"),
+            (&[("q", "state:bogus"), ("downstream", "pay")], "bogus"),
+            (&[("state", "bogus")], "bogus"),
+            (&[("age", "bogus")], "bogus"),
+            (&[("age", ">1h state:failed")], "age"),
+            (&[("reference", "order")], "order"),
+            (&[("value", "A-17")], "A-17"),
+            (&[("status", "failed")], "status"),
+            (&[("state", "failed"), ("state", "in_doubt")], "state"),
+            (&[("q", "state:failed"), ("q", "key:k")], "q"),
+        ] {
+            let asked = asked(pairs);
+            let told = asked.search.problems.join("; ");
+            assert!(told.contains(named), "{pairs:?}: {asked:?}");
+        }
+    }
 }

@@ -129,7 +129,7 @@ impl FromRequestParts<Shared> for Frame {
     async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Problem> {
         let visitor = Visitor::from_request_parts(parts, shared).await?;
         let (counts, downstreams) = (shared.counts().await?, shared.downstreams().await?);
-        let (hold, now) = (shared.database().hold().await?, shared.database().now().await?);
+        let (hold, now) = (shared.eyes().hold().await?, shared.database().now().await?);
         let settings = shared.settings();
         let site = if settings.title.is_empty() { "aftercommit" } else { settings.title.as_str() };
         let mut frame = Self {

@@ -6,6 +6,7 @@ use aftercommit::{effect::EffectId, store::Filter};
 
 use crate::{
     problem::Problem,
+    redaction::MASK,
     search::{Reference, Search, Term},
     shared::Shared,
 };
@@ -27,14 +28,14 @@ pub(super) enum Jump {
 
 /// Looks `word` up: as a number, as a key, as a reference.
 pub(super) async fn find(shared: &Shared, word: &str) -> Result<Jump, Problem> {
-    let database = shared.database();
+    let eyes = shared.eyes();
     if let Ok(number) = word.trim_start_matches('#').parse::<i64>()
-        && let Some(effect) = database.effect(EffectId::new(number)).await?
+        && let Some(effect) = eyes.effect(EffectId::new(number)).await?
     {
         return Ok(Jump::Effect(effect.id));
     }
     let key = Filter { key: Some(word.to_owned()), limit: 2, ..Filter::default() };
-    match database.effects(&key).await?.effects.as_slice() {
+    match eyes.effects(&key).await?.effects.as_slice() {
         [] => {}
         [one] => return Ok(Jump::Effect(one.id)),
         _ => return Ok(Jump::Search(of(Term::Key(word.to_owned())))),
@@ -43,7 +44,7 @@ pub(super) async fn find(shared: &Shared, word: &str) -> Result<Jump, Problem> {
     for name in &names {
         for search in of(Term::Metadata(Reference::other(name, word))).readings() {
             let filter = search.filter(aftercommit::clock::Timestamp::MIN);
-            match database.effects(&Filter { limit: 2, ..filter }).await?.effects.as_slice() {
+            match eyes.effects(&Filter { limit: 2, ..filter }).await?.effects.as_slice() {
                 [] => {}
                 [one] => return Ok(Jump::Effect(one.id)),
                 _ => return Ok(Jump::Search(search)),
@@ -64,7 +65,7 @@ fn of(term: Term) -> Search {
 async fn names(shared: &Shared) -> Result<BTreeSet<String>, Problem> {
     let newest = Filter { limit: LOOKED_AT, ..Filter::default() };
     let mut names = BTreeSet::new();
-    for effect in shared.database().effects(&newest).await?.effects {
+    for effect in shared.eyes().effects(&newest).await?.effects {
         let Some(metadata) = &effect.metadata else { continue };
         let Ok(members) = serde_json::from_str::<
             std::collections::BTreeMap<String, &serde_json::value::RawValue>,
@@ -72,7 +73,7 @@ async fn names(shared: &Shared) -> Result<BTreeSet<String>, Problem> {
             continue;
         };
         for (name, value) in members {
-            if names.len() < NAMES_MAX && !value.get().starts_with(['{', '[', 'n']) {
+            if names.len() < NAMES_MAX && !name.contains(MASK) && !value.get().starts_with(['{', '[', 'n']) {
                 names.insert(name);
             }
         }

@@ -111,7 +111,7 @@ pub(super) async fn page(
         Vec::new()
     } else {
         let filter = Filter { states: vec![State::InDoubt], limit: DOUBTS, ..Filter::default() };
-        database.effects(&filter).await?.effects.iter().map(|effect| doubt(effect, &frame)).collect()
+        shared.eyes().effects(&filter).await?.effects.iter().map(|effect| doubt(effect, &frame)).collect()
     };
     let rows = frame.downstreams.iter().map(|info| row(info, &frame)).collect();
     let first_run = frame.total().is_zero();
@@ -157,28 +157,33 @@ fn calm(frame: &Frame, charts: &[Chart]) -> Option<String> {
 }
 
 fn tiles(frame: &Frame) -> Vec<Tile> {
-    let tile = |name, class, states: &[State], says: &str, href: String| Tile {
+    let tile = |name, class, states: &[State], says: &str, page: Option<&str>| Tile {
         name,
         class,
         counts: states.iter().map(State::to_string).collect::<Vec<_>>().join(" "),
         n: frame.count(states),
         says: says.to_owned(),
-        href,
+        href: page.map_or_else(|| list(states), str::to_owned),
     };
-    let list = |state| format!("effects?q={}", in_query(&Search::of_state(state).to_string()));
     let oldest = frame.downstreams.iter().filter_map(|info| info.oldest_due_at).min();
     let oldest = match oldest {
         Some(due) if due < frame.now => format!("oldest for {}", span(frame.now.since(due))),
         Some(_) | None => "nothing waits".to_owned(),
     };
     vec![
-        tile("Needs a decision", "doubt", &[State::InDoubt], "may have been applied", "doubt".to_owned()),
-        tile("Failed", "bad", &[State::Failed], "never applied", "failures".to_owned()),
-        tile("Due now", "", &[State::Ready], &oldest, list(State::Ready)),
-        tile("In flight", "", &[State::InFlight], "being carried out", list(State::InFlight)),
-        tile("Retrying", "", &[State::Retrying], "tried, due again later", list(State::Retrying)),
-        tile("Scheduled", "", &[State::Scheduled, State::Waiting], "due later", list(State::Scheduled)),
+        tile("Needs a decision", "doubt", &[State::InDoubt], "may have been applied", Some("doubt")),
+        tile("Failed", "bad", &[State::Failed], "never applied", Some("failures")),
+        tile("Due now", "", &[State::Ready], &oldest, None),
+        tile("In flight", "", &[State::InFlight], "being carried out", None),
+        tile("Retrying", "", &[State::Retrying], "tried, due again later", None),
+        tile("Scheduled", "", &[State::Scheduled, State::Waiting], "due later", None),
     ]
+}
+
+/// The list of exactly those effects that are counted.
+fn list(states: &[State]) -> String {
+    let search = Search { terms: vec![Term::State(states.to_vec())], problems: Vec::new() };
+    format!("effects?q={}", in_query(&search.to_string()))
 }
 
 fn doubt(effect: &Status, frame: &Frame) -> Doubt {
@@ -232,4 +237,18 @@ pub(super) fn standing(info: &DownstreamInfo) -> (&'static str, &'static str) {
         return ("asked for patience", "retrying");
     }
     if info.workers == 0 { ("no worker", "failed") } else { ("serving", "succeeded") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tile_leads_to_the_effects_that_it_counts() {
+        for states in [&[State::Ready][..], &[State::Scheduled, State::Waiting]] {
+            let list = list(states);
+            let search = Search::parse(list.split_once("q=").unwrap().1);
+            assert!(search.problems.is_empty() && search.states() == states, "{list}");
+        }
+    }
 }

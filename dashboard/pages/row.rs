@@ -6,7 +6,10 @@ use aftercommit::{clock::Timestamp, state::State, store::Status};
 use serde_json::value::RawValue;
 
 use super::parts::{Badge, Moment, Text, in_query, maybe, text};
-use crate::search::{Reference, Term};
+use crate::{
+    redaction::MASK,
+    search::{Reference, Term},
+};
 
 /// References that a row shows.
 const REFERENCES: usize = 3;
@@ -86,7 +89,9 @@ pub(super) fn references(effect: &Status) -> Vec<Tag> {
 fn tag(name: &str, raw: &str) -> Tag {
     let string = serde_json::from_str::<String>(raw).ok();
     let plain = string.as_deref().unwrap_or(raw);
-    let searchable = string.is_some() || !raw.starts_with(['{', '[', 'n']);
+    // What is hidden is looked for by nobody.
+    let hidden = name.contains(MASK) || plain.contains(MASK);
+    let searchable = !hidden && (string.is_some() || !raw.starts_with(['{', '[', 'n']));
     let term = Term::Metadata(match &string {
         Some(text) => Reference::text(name, text),
         None => Reference::other(name, raw),

@@ -49,8 +49,7 @@ fn known_secrets_are_never_shown() {
             assert!(shown.contains(MASK) && !shown.contains(&secret[8..]), "{text} is shown as {shown}");
         }
     }
-    assert_eq!(redaction.header("AUTHORIZATION", "Bearer x"), MASK);
-    assert_eq!(redaction.header("x-request-id", "17"), "17");
+    assert!(redaction.hides_header("AUTHORIZATION") && !redaction.hides_header("x-request-id"));
 }
 
 #[test]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::decision::KEY_USED_BEFORE;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_micros(seconds * 1_000_000 + 123_456)
@@ -52,7 +53,7 @@ fn attempt(outcome: Verdict, phase: &str) -> LoggedAttempt {
 }
 
 fn known<'a>(effect: &'a Status, attempts: &'a [LoggedAttempt]) -> Known<'a> {
-    Known { effect, attempts, holder: None, now: at(30) }
+    Known { effect, attempts, holder: None, contract: None, now: at(30) }
 }
 
 fn follows(effect: &Status, attempts: &[LoggedAttempt]) -> Vec<Part> {
@@ -163,7 +164,7 @@ fn what_cannot_be_sent_any_more_is_not_offered_under_a_new_key() {
 #[test]
 fn what_follows_has_no_microseconds_and_no_control_characters() {
     let mut retrying = Status { due_at: Some(at(90)), safe_until: Some(at(900)), ..effect(State::Retrying) };
-    retrying.last_outcome = Some(Verdict::Unknown);
+    retrying.uncertain = true;
     let said = words(&follows(&retrying, &[]));
     assert!(said.contains("in 60 s") && !said.contains(".123456"), "{said}");
     let said = words(&follows(&effect(State::InDoubt), &[]));
@@ -187,4 +188,77 @@ fn an_effect_is_unknown_since_the_first_attempt_that_did_not_show_it() {
     assert_eq!(unknown_since(&effect(State::InDoubt), &attempts), Some(at(20)));
     assert_eq!(unknown_since(&effect(State::InDoubt), &attempts[..1]), None);
     assert_eq!(unknown_since(&effect(State::Failed), &attempts), None);
+}
+
+#[test]
+fn an_earlier_unknown_attempt_is_told_whatever_the_last_one_showed() {
+    let limited = [attempt(Verdict::Unknown, "answer"), attempt(Verdict::NotApplied, "done")];
+    let retrying = Status {
+        uncertain: true,
+        last_outcome: Some(Verdict::NotApplied),
+        due_at: Some(at(90)),
+        safe_until: Some(at(900)),
+        ..effect(State::Retrying)
+    };
+    let said = words(&follows(&retrying, &limited));
+    assert!(said.contains("may have been applied; the same key makes the next one safe until"), "{said}");
+    let certain = Status { uncertain: false, last_outcome: Some(Verdict::Unknown), ..retrying.clone() };
+    assert!(!words(&follows(&certain, &limited)).contains("may have been applied"));
+    let by = PausedBy { at: at(10), who: "ops".to_owned(), reason: None };
+    let holder = DownstreamInfo { paused: Some(by), ..DownstreamInfo::default() };
+    let held = Status { held_by: Some("pause".to_owned()), ..retrying };
+    let said = words(&what_follows(&Known { holder: Some(&holder), ..known(&held, &limited) }));
+    assert!(said.contains("paused by ops") && said.contains("\nAn earlier attempt may have been"), "{said}");
+}
+
+#[test]
+fn a_key_that_protects_nothing_is_not_told_as_protection() {
+    let uncertain = Status { uncertain: true, safe_until: None, ..effect(State::Retrying) };
+    let said = |contract: Option<&Contract>, effect: &Status| {
+        words(&what_follows(&Known { contract, ..known(effect, &[]) }))
+    };
+    let accepted = Contract::none(OnUnknown::Retry);
+    assert!(said(Some(&accepted), &uncertain).contains("duplicates are accepted here"));
+    for contract in [Contract::none(OnUnknown::Hold), Contract::key(None)] {
+        let said = said(Some(&contract), &uncertain);
+        assert!(said.contains("no key keeps the next one") && !said.contains("safe"), "{said}");
+    }
+    let past = Status { safe_until: Some(at(20)), ..uncertain.clone() };
+    assert!(!said(None, &past).contains("safe"), "its time is over");
+    let for_ever = Status { safe_until: Some(Timestamp::MAX), ..uncertain };
+    assert!(said(None, &for_ever).ends_with("the same key makes the next one safe."));
+}
+
+#[test]
+fn a_resend_is_told_by_what_the_key_still_does() {
+    let until = |until| Status { safe_until: Some(until), ..effect(State::InDoubt) };
+    let said = |effect: &Status| words(&follows(effect, &[]));
+    let within = said(&until(at(150)));
+    assert!(within.contains("send it once more, which applies nothing twice before 1970-01-01T00:02:30Z:"));
+    assert!(said(&until(Timestamp::MAX)).contains("send it once more, which applies nothing twice:"));
+    assert!(
+        said(&until(at(30))).contains("send it once more, which may apply it twice:"),
+        "its time is over"
+    );
+    let used = Status { last_error: Some(KEY_USED_BEFORE.to_owned()), ..until(Timestamp::MAX) };
+    assert!(!key_protects(&used, at(30)) && key_protects(&until(Timestamp::MAX), at(30)));
+}
+
+#[test]
+fn only_what_may_have_reached_the_downstream_in_this_history_was_sent() {
+    let ended = |ended: i64, outcome, phase: &str| LoggedAttempt {
+        ended_at: Some(at(ended)),
+        ..attempt(outcome, phase)
+    };
+    let log = [
+        ended(5, Verdict::Unknown, "answer"),
+        ended(12, Verdict::NotApplied, "connect"),
+        ended(14, Verdict::Unknown, "lease"),
+        LoggedAttempt { late: true, ..ended(16, Verdict::NotApplied, "done") },
+        ended(18, Verdict::NotApplied, "done"),
+        ended(19, Verdict::Unknown, "a-phase-of-a-newer-version"),
+    ];
+    let sent: Vec<_> =
+        sent(&effect(State::InDoubt), &log).into_iter().map(|one| one.phase.as_str()).collect();
+    assert_eq!(sent, ["lease", "done", "a-phase-of-a-newer-version"]);
 }

@@ -23,6 +23,7 @@ mod reach;
 mod remote;
 mod resend;
 mod rows;
+mod secrets;
 mod sessions;
 mod ten_million;
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use aftercommit::{
     clock::Timestamp,
+    contract::Contract,
     effect::EffectId,
     store::{
         Acted, AuditFilter, Audited, Database, DownstreamInfo, Filter, Intent, LoggedAttempt, Look, Page,
@@ -24,6 +25,8 @@ pub(crate) trait People: Send + Sync {
     async fn effects(&self, filter: &Filter) -> anyhow::Result<Page>;
     /// The attempts of an effect.
     async fn attempts(&self, id: EffectId) -> anyhow::Result<Vec<LoggedAttempt>>;
+    /// What its downstream promises today, where that is known: a dashboard tells what it means, and not the contract itself.
+    async fn contract(&self, effect: &Status) -> anyhow::Result<Option<Contract>>;
     /// What an effect sends; `Err(Hidden)` for whoever may not read it.
     async fn intent(&self, id: EffectId, look: Look) -> anyhow::Result<Sight>;
     /// Whether a resend of this effect may be applied a second time, now.
@@ -104,6 +107,15 @@ impl People for Here {
 
     async fn attempts(&self, id: EffectId) -> anyhow::Result<Vec<LoggedAttempt>> {
         Ok(self.0.attempts(id).await?)
+    }
+
+    async fn contract(&self, effect: &Status) -> anyhow::Result<Option<Contract>> {
+        match self.0.terms(&effect.downstream, effect.operation.as_deref()).await {
+            Ok(terms) => Ok(terms.map(|terms| terms.contract)),
+            // Whoever may only view can be told without it.
+            Err(problem) if problem.is_forbidden() => Ok(None),
+            Err(problem) => Err(problem.into()),
+        }
     }
 
     async fn intent(&self, id: EffectId, look: Look) -> anyhow::Result<Sight> {

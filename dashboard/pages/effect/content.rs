@@ -1,4 +1,4 @@
-//! What an effect carries and what it was answered: shown to those who may see it, without what nobody is shown.
+//! What an effect carries and what it was answered: shown to those who may see it. What nobody is shown was taken away when it was read.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,6 @@ use crate::{
         json::indented,
         parts::{Text, lines, text},
     },
-    redaction::Redaction,
 };
 
 /// Longer texts are cut; the command line prints them whole.
@@ -45,12 +44,7 @@ pub(super) struct Sheet {
 }
 
 /// What `visitor` is shown of it.
-pub(super) fn shown(
-    known: &Known,
-    visitor: &Visitor,
-    redaction: &Redaction,
-    info: Option<&DownstreamInfo>,
-) -> Shown {
+pub(super) fn shown(known: &Known, visitor: &Visitor, info: Option<&DownstreamInfo>) -> Shown {
     let effect = &known.effect;
     let mut shown = Shown {
         withheld: None,
@@ -66,26 +60,27 @@ pub(super) fn shown(
         shown.withheld = Some("Viewers see neither requests nor answers. An operator does.");
         return shown;
     }
-    shown.response = effect.response.as_ref().map(|json| sheet(&redaction.content(json.get())));
+    shown.response = effect.response.as_ref().map(|json| sheet(json.get()));
     let Some(intent) = &known.intent else {
         shown.withheld = Some("The dashboard's own login to the database may not read what effects carry.");
         return shown;
     };
-    shown.target = intent.target.as_deref().map(|target| text(&redaction.words(target)));
-    shown.headers = intent.headers.as_deref().map(|headers| sheet(&header_lines(headers, redaction)));
-    (shown.payload, shown.payload_words) = payload(intent, redaction);
-    shown.curl = curl(known, intent, info, redaction);
+    shown.target = intent.target.as_deref().map(text);
+    shown.headers = intent.headers.as_deref().map(|headers| sheet(&header_lines(headers)));
+    (shown.payload, shown.payload_words) = payload(intent);
+    shown.curl = curl(known, intent, info);
     shown
 }
 
-fn payload(intent: &Intent, redaction: &Redaction) -> (Option<Sheet>, String) {
+fn payload(intent: &Intent) -> (Option<Sheet>, String) {
     match &intent.content {
-        Content::Json(Some(text)) => (Some(sheet(&redaction.content(text))), String::new()),
+        Content::Json(Some(text)) => (Some(sheet(text)), String::new()),
         Content::Bytes(Some(bytes)) => {
             let kind = intent.content_type.as_deref().unwrap_or("bytes of no declared type");
-            let words = format!("{} bytes, {}", bytes.len(), clean(kind));
+            let size = intent.bytes.unwrap_or_default();
+            let words = format!("{size} bytes, {}", clean(kind));
             match std::str::from_utf8(bytes) {
-                Ok(text) => (Some(sheet(&redaction.content(text))), words),
+                Ok(text) => (Some(sheet(text)), words),
                 Err(_binary) => (None, format!("{words}: no text, so it is not shown")),
             }
         }
@@ -95,14 +90,14 @@ fn payload(intent: &Intent, redaction: &Redaction) -> (Option<Sheet>, String) {
     }
 }
 
-/// Headers as lines, those that nobody is shown without their values.
-fn header_lines(headers: &str, redaction: &Redaction) -> String {
+/// Headers as lines.
+fn header_lines(headers: &str) -> String {
     let Ok(members) = serde_json::from_str::<BTreeMap<String, Box<RawValue>>>(headers) else {
-        return redaction.content(headers).into_owned();
+        return headers.to_owned();
     };
     let line = |(name, raw): (&String, &RawValue)| {
         let value = serde_json::from_str::<String>(raw.get()).unwrap_or_else(|_no_text| raw.get().to_owned());
-        format!("{name}: {}", redaction.header(name, &value))
+        format!("{name}: {value}")
     };
     members.iter().map(|(name, raw)| line((name, raw))).collect::<Vec<_>>().join("\n")
 }
@@ -123,17 +118,12 @@ fn sheet(raw: &str) -> Sheet {
 }
 
 /// The request as a command, without credentials: what the workers' configuration adds is named in its place.
-fn curl(
-    known: &Known,
-    intent: &Intent,
-    info: Option<&DownstreamInfo>,
-    redaction: &Redaction,
-) -> Option<Sheet> {
+fn curl(known: &Known, intent: &Intent, info: Option<&DownstreamInfo>) -> Option<Sheet> {
     let effect = &known.effect;
     let info = info.filter(|info| matches!(info.kind.as_deref(), Some("http" | "webhook")))?;
     let origin = info.origin.as_deref().unwrap_or("https://ORIGIN");
     let path = match (&intent.target, &effect.operation) {
-        (Some(target), _) => redaction.words(target).into_owned(),
+        (Some(target), _) => target.clone(),
         (None, Some(operation)) => format!("/PATH-OF-{operation}"),
         (None, None) => "/".to_owned(),
     };
@@ -143,10 +133,10 @@ fn curl(
     command
         .push_str(&format!(" \\\n  -H {}", quoted(&format!("Idempotency-Key: {}", effect.idempotency_key))));
     let (kind, body) = match &intent.content {
-        Content::Json(Some(text)) => ("application/json", Some(redaction.content(text).into_owned())),
+        Content::Json(Some(text)) => ("application/json", Some(text.clone())),
         Content::Bytes(Some(bytes)) => {
             let kind = intent.content_type.as_deref().unwrap_or("application/octet-stream");
-            (kind, std::str::from_utf8(bytes).ok().map(|text| redaction.content(text).into_owned()))
+            (kind, std::str::from_utf8(bytes).ok().map(str::to_owned))
         }
         Content::Json(None) | Content::Bytes(None) | Content::None | Content::Dropped => ("", None),
     };

@@ -7,10 +7,7 @@ use aftercommit::{
 };
 
 use super::Known;
-use crate::{
-    pages::parts::{Moment, Text, maybe, text, verdict, words},
-    redaction::Redaction,
-};
+use crate::pages::parts::{Moment, Text, maybe, text, verdict, words};
 
 /// Something that happened.
 pub(in crate::pages) struct Event {
@@ -26,7 +23,7 @@ pub(in crate::pages) struct Event {
 }
 
 /// Everything, newest first.
-pub(super) fn events(known: &Known, redaction: &Redaction) -> Vec<Event> {
+pub(super) fn events(known: &Known) -> Vec<Event> {
     let Known { effect, attempts, audit, now, .. } = known;
     let mut events: Vec<Event> = Vec::new();
     let plain = |at, class, title: &str| Event {
@@ -39,7 +36,7 @@ pub(super) fn events(known: &Known, redaction: &Redaction) -> Vec<Event> {
         quote: None,
     };
     events.push(plain(effect.created_at, "", "Written, with the business transaction"));
-    events.extend(attempts.iter().map(|attempt| attempted(attempt, *now, redaction)));
+    events.extend(attempts.iter().map(|attempt| attempted(attempt, *now)));
     events.extend(audit.iter().map(|row| acted(row, *now)));
     if let Some(ended) = effect.finished_at {
         let class = match effect.last_outcome {
@@ -56,11 +53,11 @@ pub(super) fn events(known: &Known, redaction: &Redaction) -> Vec<Event> {
 }
 
 /// What happened after `seen`, newest first.
-pub(in crate::pages) fn since(known: &Known, redaction: &Redaction, seen: Timestamp) -> Vec<Event> {
-    events(known, redaction).into_iter().filter(|event| event.at > seen).collect()
+pub(in crate::pages) fn since(known: &Known, seen: Timestamp) -> Vec<Event> {
+    events(known).into_iter().filter(|event| event.at > seen).collect()
 }
 
-fn attempted(attempt: &LoggedAttempt, now: Timestamp, redaction: &Redaction) -> Event {
+fn attempted(attempt: &LoggedAttempt, now: Timestamp) -> Event {
     let at = attempt.ended_at.unwrap_or(attempt.started_at);
     let late = if attempt.late { ", told late" } else { "" };
     let mut details = vec![text(how_far(&attempt.phase))];
@@ -81,14 +78,13 @@ fn attempted(attempt: &LoggedAttempt, now: Timestamp, redaction: &Redaction) -> 
         title: text(&format!("Attempt {}{late}", attempt.attempt)),
         outcome: Some(verdict(attempt.outcome)),
         details,
-        quote: attempt.error.as_deref().map(|error| text(&redaction.words(error))),
+        quote: attempt.error.as_deref().map(text),
     }
 }
 
 /// How far the request got, in words.
 fn how_far(phase: &str) -> &str {
-    let phases = [Phase::Render, Phase::Connect, Phase::Send, Phase::Answer, Phase::Done, Phase::Lease];
-    match phases.into_iter().find(|known| known.as_str() == phase) {
+    match Phase::of_word(phase) {
         Some(Phase::Render) => "no request was made of it",
         Some(Phase::Connect) => "no byte of it left",
         Some(Phase::Send) => "bytes of it may have left",

@@ -7,7 +7,7 @@ mod rail;
 use aftercommit::{
     clock::Timestamp,
     effect::EffectId,
-    follow::{self, Part, Way, unknown_since, what_follows},
+    follow::{self, Part, Way, is_of_a_used_key, unknown_since, what_follows},
     state::State,
     store::{AuditFilter, Audited, DownstreamInfo, Intent, LoggedAttempt, Look, Status},
 };
@@ -94,19 +94,15 @@ pub(super) struct Known {
 impl Known {
     /// Reads it. What it carries is read for nobody who is not shown it.
     pub(super) async fn read(shared: &Shared, frame: &Frame, id: EffectId) -> Result<Self, Problem> {
-        let database = shared.database();
-        let effect = database.effect(id).await?.ok_or_else(|| actions::absent(id))?;
+        let eyes = shared.eyes();
+        let effect = eyes.effect(id).await?.ok_or_else(|| actions::absent(id))?;
         let filter = AuditFilter { effect: Some(id), limit: ACTS, ..AuditFilter::default() };
         let look = if frame.visitor.sees_content() { Look::Whole } else { Look::Size };
-        let intent = match database.intent(id, look).await {
-            Err(error) if error.is_forbidden() => None,
-            intent => intent?,
-        };
         Ok(Self {
-            attempts: database.attempts(id).await?,
-            audit: database.audit(&filter).await?,
+            attempts: eyes.attempts(id).await?,
+            audit: eyes.audit(&filter).await?,
             contract: actions::contract(shared, &effect).await?,
-            intent,
+            intent: eyes.intent(id, look).await?,
             now: frame.now,
             effect,
         })
@@ -124,7 +120,7 @@ pub(super) async fn page(
     let title = format!("Effect {id}, {}", known.effect.downstream);
     let frame = frame.at(Place::Effects, &title);
     let info = frame.downstreams.iter().find(|info| info.name == known.effect.downstream).cloned();
-    shown(&view(frame, &shared, &known, info.as_ref()))
+    shown(&view(frame, &known, info.as_ref()))
 }
 
 /// The number of an effect in a path.
@@ -135,25 +131,27 @@ pub(super) fn number(word: &str) -> Result<EffectId, Problem> {
     })
 }
 
-fn view(frame: Frame, shared: &Shared, known: &Known, info: Option<&DownstreamInfo>) -> EffectPage {
+fn view(frame: Frame, known: &Known, info: Option<&DownstreamInfo>) -> EffectPage {
     let Known { effect, attempts, now, .. } = known;
+    let contract = known.contract.as_ref();
+    let follows = what_follows(&follow::Known { effect, attempts, holder: info, contract, now: *now });
     EffectPage {
         id: effect.id.get(),
         place: place_of(effect),
         badge: Badge::of(effect.state).held(effect.held_by.as_deref()).big(),
         key: text(&effect.idempotency_key),
         raw_key: effect.idempotency_key.clone(),
-        follows: pieces(what_follows(&follow::Known { effect, attempts, holder: info, now: *now })),
+        follows: pieces(follows),
         window: window(effect, *now),
         facts: facts(known),
         references: references(effect),
         superseded_by: effect.superseded_by.map(EffectId::get),
         request: known.intent.as_ref().and_then(|intent| intent.request_id),
         rail: rail::of(effect, attempts, *now),
-        events: history::events(known, shared.redaction()),
+        events: history::events(known),
         ways: ways::of(known, &frame),
-        contract: known.contract.as_ref().map(|contract| text(&promise::in_words(contract))),
-        content: content::shown(known, &frame.visitor, shared.redaction(), info),
+        contract: contract.map(|contract| text(&promise::in_words(contract))),
+        content: content::shown(known, &frame.visitor, info),
         frame,
     }
 }
@@ -195,7 +193,8 @@ fn said(part: Part) -> Option<Said> {
 }
 
 fn window(effect: &Status, now: Timestamp) -> Option<Window> {
-    let open = !effect.state.is_terminal() && effect.first_sent_at.is_some();
+    // A key that was used before us protects nothing of ours.
+    let open = !effect.state.is_terminal() && effect.first_sent_at.is_some() && !is_of_a_used_key(effect);
     let until = effect.safe_until.filter(|until| open && *until != Timestamp::MAX)?;
     let over = until <= now;
     let says =

@@ -76,7 +76,7 @@ pub(super) async fn page(
     };
     let frame = frame.at(Place::Failures, "Failures");
     let of = asked.get("downstream").map(String::as_str).filter(|name| !name.is_empty());
-    let found = shared.database().causes(state, of).await?;
+    let found = shared.eyes().causes(state, of).await?;
     let hidden = |error: &str| shared.redaction().words(error).into_owned();
     let mut groups = grouped(&found.rows, Asked { state, of, now: frame.now }, hidden);
     let left_out = groups.len().saturating_sub(GROUPS_MAX);

@@ -26,6 +26,7 @@ on_postgres! {
     everything_can_be_done_by_keys_alone,
     without_scripts_what_can_be_read_can_be_done,
     what_happens_elsewhere_appears_and_disturbs_nobody,
+    what_happens_at_any_moment_is_seen_at_the_pace_that_nobody_changed,
     times_say_their_zone,
     narrow_and_light,
     narrow_and_dark,
@@ -142,6 +143,13 @@ async fn what_happens_elsewhere_appears_and_disturbs_nobody(db: &TestDatabase) {
     let id = shop.due("order-A-20/charge", "A-20").await;
     let site = Site::open(&db.store, Settings::default()).await;
     play("live", &site, &json!({ "id": id.get() })).await;
+}
+
+async fn what_happens_at_any_moment_is_seen_at_the_pace_that_nobody_changed(db: &TestDatabase) {
+    let shop = Shop::open(db).await;
+    shop.failed("order-A-22/charge", "A-22").await;
+    let site = Site::open(&db.store, Settings::default()).await;
+    play("late", &site, &json!({})).await;
 }
 
 async fn times_say_their_zone(db: &TestDatabase) {

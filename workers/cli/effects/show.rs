@@ -7,6 +7,7 @@ use aftercommit::{
         Timestamp,
         words::{span, utc, utc_and_words},
     },
+    contract::Contract,
     effect::{Effect, EffectId},
     follow::{Known, unknown_since},
     store::{Content, DownstreamInfo, Intent, LoggedAttempt, Look, Status},
@@ -69,6 +70,8 @@ struct Seen {
     recipients: Vec<Recipient>,
     /// Its downstream, where that holds it.
     holder: Option<DownstreamInfo>,
+    /// What its downstream promises, as far as that is known here.
+    contract: Option<Contract>,
     now: Timestamp,
 }
 
@@ -95,7 +98,8 @@ async fn see(context: &Context, people: &dyn People, effect: Status, look: Look)
     } else {
         None
     };
-    Ok(Seen { attempts, sent, known_as, recipients, holder, now: people.now().await?, effect })
+    let contract = people.contract(&effect).await?;
+    Ok(Seen { attempts, sent, known_as, recipients, holder, contract, now: people.now().await?, effect })
 }
 
 /// Its downstream as it is configured here, if it is.
@@ -116,8 +120,9 @@ fn rendered(effect: &Status, payload: &str, sent: &Option<Intent>) -> Effect {
 }
 
 fn follows(context: &Context, seen: &Seen) -> String {
-    let Seen { effect, attempts, holder, now, .. } = seen;
-    ways::words(&Known { effect, attempts, holder: holder.as_ref(), now: *now }, context)
+    let Seen { effect, attempts, holder, contract, now, .. } = seen;
+    let (holder, contract) = (holder.as_ref(), contract.as_ref());
+    ways::words(&Known { effect, attempts, holder, contract, now: *now }, context)
 }
 
 /// What the command line prints of one effect: what the API does, and what follows from payload and configuration.

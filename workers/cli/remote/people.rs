@@ -2,6 +2,7 @@
 
 use aftercommit::{
     clock::Timestamp,
+    contract::Contract,
     decision::Resend,
     effect::EffectId,
     state::State,
@@ -70,6 +71,10 @@ impl People for Remote {
     async fn attempts(&self, id: EffectId) -> anyhow::Result<Vec<LoggedAttempt>> {
         let log: AttemptsJson = self.get(&["effects", &id.to_string(), "attempts"], &[]).await?;
         Ok(log.attempts.into_iter().map(LoggedAttempt::from).collect())
+    }
+
+    async fn contract(&self, _effect: &Status) -> anyhow::Result<Option<Contract>> {
+        Ok(None)
     }
 
     async fn intent(&self, id: EffectId, look: Look) -> anyhow::Result<Sight> {
