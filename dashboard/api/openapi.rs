@@ -110,15 +110,23 @@ impl Modify for Whole {
             SecurityRequirement::new::<_, _, String>("token", []),
             SecurityRequirement::new::<_, _, String>("password", []),
         ]);
-        for item in document.paths.paths.values_mut() {
-            let operations = [&mut item.get, &mut item.post].into_iter().flatten();
-            operations.for_each(complete);
+        for (path, item) in &mut document.paths.paths {
+            for (method, operation) in [("get", &mut item.get), ("post", &mut item.post)] {
+                operation.iter_mut().for_each(|operation| complete(operation, name(method, path)));
+            }
         }
     }
 }
 
+/// The name of an operation, by which generated clients call it: `post_effects_id_retry`. A handler's own name is not unique.
+fn name(method: &str, path: &str) -> String {
+    let words = path.split(|mark: char| !mark.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    std::iter::once(method).chain(words).collect::<Vec<_>>().join("_")
+}
+
 /// Adds what every route may answer, and gives all refusals their form.
-fn complete(operation: &mut openapi::path::Operation) {
+fn complete(operation: &mut openapi::path::Operation, name: String) {
+    operation.operation_id = Some(name);
     let responses = &mut operation.responses.responses;
     for status in ["400", "401", "403", "421", "429", "500", "503"] {
         responses.entry(status.to_owned()).or_insert_with(|| RefOr::T(openapi::Response::new("")));

@@ -80,12 +80,12 @@ async fn dev_opens_on_the_dashboard_where_effects_appear_as_they_come() {
     })
     .await;
 
-    // What failed is retried by a bulk, although nobody runs `aftercommit dashboard`.
-    let declined = json!({ "downstream": "payments", "operation": "charge", "payload": { "amount": 1, "fail": "decline" } });
-    let written = dev.post("effects", &declined).await;
+    // A bulk is carried out, although nobody runs `aftercommit dashboard`.
+    let later = json!({ "downstream": "payments", "operation": "charge", "payload": { "amount": 1 }, "delay_ms": 3_600_000 });
+    let written = dev.post("effects", &later).await;
     assert_eq!(written.status, 201, "{written:?}");
-    ear.counts("it is declined", |counts| counted(counts, "payments", "failed") == 1).await;
-    let started = dev.post("bulk", &json!({ "verb": "retry", "filter": { "states": ["failed"] } })).await;
+    ear.counts("it is scheduled", |counts| counted(counts, "payments", "scheduled") == 1).await;
+    let started = dev.post("bulk", &json!({ "verb": "cancel", "filter": { "states": ["scheduled"] } })).await;
     assert_eq!(started.status, 202, "{started:?}");
     let path = format!("bulk/{}", body(&started)["id"]);
     let bulk = eventually(SOON, "dev carries the bulk out", async || {
@@ -94,6 +94,7 @@ async fn dev_opens_on_the_dashboard_where_effects_appear_as_they_come() {
     })
     .await;
     assert_eq!(bulk["done"], 1, "{bulk}");
+    ear.counts("it is called off", |counts| counted(counts, "payments", "cancelled") == 1).await;
 
     // A page that is open does not hold up the end.
     dev.process.signal(Signal::TERM);

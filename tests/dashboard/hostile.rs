@@ -7,11 +7,13 @@ use serde_json::json;
 use super::{
     Site,
     api::{by, failed, post, site, worker},
+    token,
 };
 use crate::support::{Settling, TestDatabase, on_every_database};
 
 on_every_database! {
     hostile_words_are_never_our_failure,
+    hostile_words_at_every_route_are_never_our_failure,
     secrets_are_hidden_from_everybody,
 }
 
@@ -51,6 +53,25 @@ const NAMES: [&str; 11] = [
     "id",
     "before",
     "limit",
+];
+/// Names of parameters and of fields, of pages and of the API.
+const FIELDS: [&str; 16] = [
+    "q",
+    "state",
+    "downstream",
+    "token",
+    "seen_at",
+    "as",
+    "reason",
+    "response",
+    "confirmation",
+    "before",
+    "after",
+    "id",
+    "effect",
+    "who",
+    "scope",
+    "verb",
 ];
 /// What else has a word in its address.
 const OTHERS: [&str; 6] = [
@@ -120,6 +141,47 @@ async fn hostile_bodies_are_refused(db: &TestDatabase, site: &Site, id: EffectId
     let nested = db.insert_with("pay", "deep", &[("payload", &nested)]).await;
     let shown = by(site, Role::Operator, "GET", &format!("effects/{nested}?payload=true")).send().await;
     assert!(shown.status == 200 && shown.body.contains("[[[["), "{:.200}", shown.body);
+}
+
+/// Every route of the router's own table, the pages' too: hostile words where a path varies, in every parameter, and in every field.
+async fn hostile_words_at_every_route_are_never_our_failure(db: &TestDatabase) {
+    let worker = worker(db).await;
+    failed(db, &worker, "pay", "k").await;
+    let site = site(db).await;
+    let cookie = site.log_in(&token(Role::Admin)).await;
+    let mut asked = 0;
+    for route in site.dashboard.table().iter().filter(|route| !route.path.ends_with("/events")) {
+        for word in WORDS {
+            let varies = |part: &str| if part.starts_with('{') { word.to_owned() } else { part.to_owned() };
+            let path = route.path.split('/').map(varies).collect::<Vec<_>>().join("/");
+            let fields: String = FIELDS.iter().map(|name| format!("{name}={word}&")).collect();
+            let right = route.path.replace("{id}", "1").replace("{name}", "pay").replace("{verb}", "retry");
+            let mut paths = vec![path, right];
+            paths.dedup();
+            for path in paths.iter().map(String::as_str) {
+                let ask = |path: &str| site.ask(route.method.as_str(), path).shown().ours().cookie(&cookie);
+                let sent = if route.method == "GET" {
+                    vec![ask(path), ask(&format!("{path}?{fields}"))]
+                } else {
+                    vec![
+                        ask(path).form(&fields),
+                        ask(path).form(word),
+                        ask(path).json(&format!("\"{word}\"")),
+                    ]
+                };
+                for ask in sent.iter().filter(|_| route.path != "/logout" && route.path != "/login") {
+                    let answer = ask.send().await;
+                    asked += 1;
+                    assert!(answer.status < 500, "{ask:?}: {answer:?}");
+                    assert!(!answer.body.contains("<script>alert"), "{ask:?}: {answer:?}");
+                    let forged = ["set-cookie", "x"].iter().any(|name| answer.header(name).is_some());
+                    assert!(!forged, "{ask:?}: {answer:?}");
+                }
+            }
+        }
+    }
+    println!("{asked} requests");
+    assert!(asked > 2_000, "{asked}");
 }
 
 async fn secrets_are_hidden_from_everybody(db: &TestDatabase) {
