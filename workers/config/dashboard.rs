@@ -71,7 +71,7 @@ pub(super) fn read(section: Section<'_>) -> Result<Dashboard, ConfigError> {
         );
         return Err(section.error("hosts", problem));
     }
-    if !read.listen.ip().is_loopback() && read.auth.is_empty() {
+    if read.is_open() && read.auth.is_empty() {
         return Err(section.error("listen", open_to_others(read.listen)));
     }
     section.finish()?;
@@ -160,9 +160,14 @@ fn bulk(section: Section<'_>) -> Result<dashboard::BulkLimits, ConfigError> {
 }
 
 impl Dashboard {
+    /// Whether other machines can reach it.
+    fn is_open(&self) -> bool {
+        !self.listen.ip().is_loopback()
+    }
+
     /// What may surprise.
     pub(super) fn findings(&self, secrets: &Secrets) -> Vec<Finding> {
-        let mut findings = self.auth.findings(secrets);
+        let mut findings = self.auth.findings(secrets, self.is_open());
         if self.listen.ip().is_unspecified() && self.hosts.is_empty() {
             findings.push(Finding {
                 key: "dashboard.hosts".to_owned(),
@@ -209,7 +214,7 @@ impl Settings {
             title: table.title.clone(),
             read_only: table.read_only,
             hosts: table.names(),
-            access: table.auth.resolve(&self.secrets)?,
+            access: table.auth.resolve(&self.secrets, table.is_open())?,
             proxies: table.proxies.clone(),
             redact,
             bulk: table.bulk,

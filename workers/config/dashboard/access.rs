@@ -203,13 +203,19 @@ impl Auth {
         self.tokens.iter().chain(&self.basic)
     }
 
-    /// With its secrets read.
+    /// With its secrets read. `open`: other machines can reach it.
     ///
     /// # Errors
     ///
     /// One for each secret that cannot be used.
-    pub(super) fn resolve(&self, secrets: &Secrets) -> Result<dashboard::Access, Vec<ConfigError>> {
-        let (mut problems, mut seen) = (Vec::new(), Vec::new());
+    pub(super) fn resolve(
+        &self,
+        secrets: &Secrets,
+        open: bool,
+    ) -> Result<dashboard::Access, Vec<ConfigError>> {
+        let mut problems: Vec<_> =
+            self.passwords(open).filter_map(|login| login.refuses_short(secrets)).collect();
+        let mut seen = Vec::new();
         let mut resolve = |login: &Login| match login.resolve(secrets, &mut seen) {
             Ok(login) => Some(login),
             Err(problem) => {
@@ -231,10 +237,15 @@ impl Auth {
         if problems.is_empty() { Ok(access) } else { Err(problems) }
     }
 
-    /// Secrets that somebody may guess. Those that cannot be read are told elsewhere.
-    pub(super) fn findings(&self, secrets: &Secrets) -> Vec<Finding> {
-        let short =
-            |login: &&Login| secrets.resolve(&login.secret).is_ok_and(|secret| secret.len() < SECRET_LEN);
+    /// Passwords that must be long: those that other machines may try. A person chose them, which a program can guess; tokens are made.
+    fn passwords(&self, open: bool) -> impl Iterator<Item = &Login> {
+        self.basic.iter().filter(move |_| open)
+    }
+
+    /// Secrets that somebody may guess. Those that cannot be read, or are refused, are told elsewhere.
+    pub(super) fn findings(&self, secrets: &Secrets, open: bool) -> Vec<Finding> {
+        let refused: Vec<&Login> = self.passwords(open).collect();
+        let short = |login: &&Login| login.is_short(secrets) && !refused.contains(login);
         let finding = |login: &Login| Finding {
             key: format!("{}.secret", login.place.1),
             message: format!(
@@ -246,6 +257,23 @@ impl Auth {
 }
 
 impl Login {
+    fn is_short(&self, secrets: &Secrets) -> bool {
+        secrets.resolve(&self.secret).is_ok_and(|secret| secret.chars().count() < SECRET_LEN)
+    }
+
+    /// Why a password is refused that has to be long.
+    fn refuses_short(&self, secrets: &Secrets) -> Option<ConfigError> {
+        let (place, key) = self.place.clone();
+        let problem = || {
+            format!(
+                "the secret {} has fewer than {SECRET_LEN} characters, and other machines can try to guess it (`listen`): `openssl rand \
+                 -hex 32` makes one that nobody can",
+                self.secret
+            )
+        };
+        self.is_short(secrets).then(|| ConfigError::new(place, format!("{key}.secret"), problem()))
+    }
+
     /// `seen` are the secrets of those before it.
     fn resolve(
         &self,

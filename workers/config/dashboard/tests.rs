@@ -140,6 +140,23 @@ fn a_secret_that_can_be_guessed_is_told() {
 }
 
 #[test]
+fn a_password_that_other_machines_can_guess_is_refused() {
+    let basic = r#"auth = { basic = [{ name = "ann", role = "admin", secret = { env = "ANN" } }] }"#;
+    let (open, local) = (format!("listen = \"10.0.0.5:7799\"\n{basic}"), basic.to_owned());
+    let short = [("ANN", "fifteen-letters")];
+    let problem = resolved(&open, &short).map(drop).unwrap_err();
+    assert_eq!(problem.lines().count(), 1, "{problem}");
+    assert!(problem.contains("basic[0].secret") && problem.contains("16 characters"), "{problem}");
+    assert!(!problem.contains("fifteen"), "{problem}");
+    resolved(&open, &[("ANN", "sixteen-letters-")]).unwrap();
+    // At this machine alone it is remarkable, and no more; so is a token, which a program makes.
+    resolved(&local, &short).unwrap();
+    assert_eq!(load_with(&table(&local), &short, &[]).unwrap().check().len(), 1);
+    let token = format!("listen = \"10.0.0.5:7799\"\nauth = {{ tokens = [{OPS}] }}");
+    resolved(&token, &[("OPS_TOKEN", "hush")]).unwrap();
+}
+
+#[test]
 fn all_of_it_is_read() {
     let lines = r#"
 listen = "10.0.0.5:80"
