@@ -22,6 +22,7 @@ mod security;
 mod serve;
 mod settings;
 mod shared;
+mod slow;
 
 use std::{sync::Arc, time::Duration};
 
@@ -68,7 +69,8 @@ pub fn dashboard(database: Arc<dyn Database>, settings: Settings) -> Dashboard {
 
 impl Dashboard {
     /// Everything, to be merged at the root or nested at a path. Serve it with `into_make_service_with_connect_info::<SocketAddr>()`:
-    /// without the address of who asks, nobody is let in who has no credentials.
+    /// without the address of who asks, nobody is let in who has no credentials. Slow bodies end here too; slow readers and heads that do
+    /// not end are for whoever serves it, as [`Self::serve_app`] does.
     pub fn router(&self) -> Router {
         self.router.clone()
     }
@@ -77,6 +79,13 @@ impl Dashboard {
     /// trailing slash leads to the one with it.
     pub fn at(&self, path: &str) -> Router {
         routes::at(path, self.router.clone())
+    }
+
+    /// What an application puts beside the pages, for people at this machine as they are: called by the dashboard's names only, changed by
+    /// no page of somebody else's, with the same headers.
+    pub fn beside(&self, other: Router) -> Router {
+        let around = security::Around::new(self.shared.clone(), slow::Patience::default());
+        other.layer(axum::middleware::from_fn_with_state(around, security::beside))
     }
 
     /// Every route with the right that it takes.

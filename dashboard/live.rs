@@ -4,6 +4,7 @@
 //! between, never the last: what is told is how things stand, not what happened.
 
 use std::{
+    collections::BTreeMap,
     convert::Infallible,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -37,18 +38,51 @@ const LISTENERS_MAX: usize = 200;
 /// After this long a listener has to come again, which browsers do by themselves: rights that ended end here too.
 const LIFE: Duration = Duration::from_secs(300);
 
+/// What pages ask for by themselves, without anybody who looks.
+pub(crate) const BY_ITSELF: [&str; 2] = ["/api/v1/events", "/api/v1/counts"];
+/// The header by which they say the same of whatever else they ask for.
+pub(crate) const REFRESH: &str = "x-aftercommit-refresh";
+
 /// Who listens, and what they are told. One per dashboard.
 #[derive(Default)]
 pub(crate) struct Hub(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// How many listen now. The poller ends when nobody does.
-    listeners: usize,
+    /// Who listens now. The poller ends when nobody does.
+    listeners: Listeners,
     /// The last that was told; there is one as long as the poller runs.
     told: Option<watch::Sender<Option<Told>>>,
     /// The poller that tells.
     poller: Option<JoinHandle<()>>,
+}
+
+/// Who listens, by number, and when each has to end.
+#[derive(Default)]
+struct Listeners {
+    open: BTreeMap<u64, Instant>,
+    last: u64,
+}
+
+impl Listeners {
+    /// One more; `None` when too many listen. Whose time is over counts no more: one who does not read is never asked to end.
+    fn enter(&mut self, now: Instant) -> Option<u64> {
+        self.forget(now);
+        if self.open.len() >= LISTENERS_MAX {
+            return None;
+        }
+        self.last += 1;
+        self.open.insert(self.last, now + LIFE);
+        Some(self.last)
+    }
+
+    fn leave(&mut self, n: u64) {
+        self.open.remove(&n);
+    }
+
+    fn forget(&mut self, now: Instant) {
+        self.open.retain(|_, ends| *ends > now);
+    }
 }
 
 /// An event: its name and its data.
@@ -88,12 +122,14 @@ struct Listener {
     told: watch::Receiver<Option<Told>>,
     /// It was told nothing yet.
     is_new: bool,
+    /// Its number.
+    n: u64,
     ends: Instant,
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.shared.hub().lock().listeners -= 1;
+        self.shared.hub().lock().listeners.leave(self.n);
     }
 }
 
@@ -105,11 +141,8 @@ impl Hub {
 
     /// One more listens; `None` when too many do.
     fn listen(&self, shared: &Shared) -> Option<Listener> {
-        let mut inner = self.lock();
-        if inner.listeners >= LISTENERS_MAX {
-            return None;
-        }
-        inner.listeners += 1;
+        let (mut inner, now) = (self.lock(), Instant::now());
+        let n = inner.listeners.enter(now)?;
         // It ended by itself, as it never should: another one begins.
         if inner.poller.as_ref().is_some_and(JoinHandle::is_finished) {
             inner.told = None;
@@ -123,13 +156,14 @@ impl Hub {
                 told
             }
         };
-        Some(Listener { shared: shared.clone(), told, is_new: true, ends: Instant::now() + LIFE })
+        Some(Listener { shared: shared.clone(), told, is_new: true, n, ends: now + LIFE })
     }
 
     /// Whether the poller may end: nobody listens, and from here on the next one starts another.
     fn is_left(&self) -> bool {
         let mut inner = self.lock();
-        if inner.listeners > 0 {
+        inner.listeners.forget(Instant::now());
+        if !inner.listeners.open.is_empty() {
             return false;
         }
         inner.told = None;
@@ -248,6 +282,17 @@ mod tests {
             counts: vec![count],
             newest,
         }))
+    }
+
+    #[test]
+    fn who_does_not_read_holds_a_place_no_longer_than_others() {
+        let (mut listeners, now) = (Listeners::default(), Instant::now());
+        let entered: Vec<_> = (0..LISTENERS_MAX).map(|_| listeners.enter(now).unwrap()).collect();
+        assert_eq!(listeners.enter(now), None);
+        listeners.leave(entered[7]);
+        assert!(listeners.enter(now).is_some() && listeners.enter(now).is_none());
+        assert!(listeners.enter(now + LIFE).is_some());
+        assert_eq!(listeners.open.len(), 1);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use axum::{
     routing::{MethodFilter, on},
 };
 
-use crate::{problem::Problem, security, shared::Shared};
+use crate::{problem::Problem, security, shared::Shared, slow::Patience};
 
 /// What a route takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -57,11 +57,17 @@ pub(crate) struct Routes {
     router: Router<Shared>,
     table: Vec<Route>,
     shared: Shared,
+    patience: Patience,
 }
 
 impl Routes {
     pub(crate) fn new(shared: Shared) -> Self {
-        Self { router: Router::new(), table: Vec::new(), shared }
+        Self::within(Patience::default(), shared)
+    }
+
+    /// Whose bodies may take so long.
+    pub(crate) fn within(patience: Patience, shared: Shared) -> Self {
+        Self { router: Router::new(), table: Vec::new(), shared, patience }
     }
 
     /// Adds a route: `routes.add(Method::GET, "/effects/{id}", Right::View, show)`.
@@ -79,8 +85,31 @@ impl Routes {
         H: Handler<T, Shared>,
         T: 'static,
     {
+        let gate = security::Gate::new(self.shared.clone(), right, self.patience);
+        self.put((method, path, right), gate, handler);
+    }
+
+    /// Adds a route that anybody may ask. Its handler finds the [`Visitor`](crate::access::Visitor) in the request where somebody is
+    /// known: what it tells to others is the same for everybody.
+    ///
+    /// # Panics
+    ///
+    /// As [`Self::add`] does.
+    pub(crate) fn add_recognizing<H, T>(&mut self, method: Method, path: &str, handler: H)
+    where
+        H: Handler<T, Shared>,
+        T: 'static,
+    {
+        let gate = security::Gate::recognizing(self.shared.clone(), self.patience);
+        self.put((method, path, Right::Public), gate, handler);
+    }
+
+    fn put<H, T>(&mut self, (method, path, right): (Method, &str, Right), gate: security::Gate, handler: H)
+    where
+        H: Handler<T, Shared>,
+        T: 'static,
+    {
         let filter = MethodFilter::try_from(method.clone()).expect("a method of HTTP");
-        let gate = security::Gate::new(self.shared.clone(), right);
         let route = on(filter, handler).route_layer(from_fn_with_state(gate, security::pass));
         self.router = std::mem::take(&mut self.router).route(path, route);
         self.table.push(Route { method, path: path.to_owned(), right });
@@ -88,12 +117,13 @@ impl Routes {
 
     /// What everything holds for is laid around it.
     pub(crate) fn finish(self) -> (Router, Vec<Route>) {
+        let around = security::Around::new(self.shared.clone(), self.patience);
         let router = self
             .router
             .fallback(async || Problem::no_page())
             .method_not_allowed_fallback(async || Problem::method_not_allowed())
             .layer(axum::extract::DefaultBodyLimit::max(security::BODY_MAX))
-            .layer(from_fn_with_state(self.shared.clone(), security::around))
+            .layer(from_fn_with_state(around, security::around))
             .with_state(self.shared);
         (router, self.table)
     }

@@ -4,12 +4,16 @@
 #[cfg(test)]
 mod tests;
 
+use std::time::Duration;
+
 use axum::{
-    extract::{Request, State},
+    body::{Body, Bytes},
+    extract::{FromRequest as _, Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header, uri::Authority},
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use tokio::time::timeout;
 
 use crate::{
     access::{self, Client, Via},
@@ -18,6 +22,7 @@ use crate::{
     routes::{Right, Root, slashed, writes},
     settings::Settings,
     shared::Shared,
+    slow::{Patience, Timed},
 };
 
 /// The longest body, unless a route says otherwise: more than any form of ours.
@@ -28,7 +33,7 @@ pub(crate) const BODY_MAX: usize = 64 * 1024;
 const HEADERS: [(HeaderName, &str); 8] = [
     (
         header::CONTENT_SECURITY_POLICY,
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; \
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; \
          base-uri 'none'; frame-ancestors 'none'",
     ),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -40,19 +45,51 @@ const HEADERS: [(HeaderName, &str); 8] = [
     (HeaderName::from_static("x-robots-tag"), "noindex, nofollow"),
 ];
 
+/// What stands around everything.
+#[derive(Clone)]
+pub(crate) struct Around {
+    shared: Shared,
+    patience: Patience,
+}
+
+impl Around {
+    pub(crate) fn new(shared: Shared, patience: Patience) -> Self {
+        Self { shared, patience }
+    }
+
+    /// Whoever serves us: a body comes in time.
+    fn timed(&self, request: Request) -> Request {
+        request.map(|body| Body::new(Timed::new(body, self.patience.body)))
+    }
+}
+
 /// Around every route, and around what has none.
-pub(crate) async fn around(State(shared): State<Shared>, request: Request, next: Next) -> Response {
+pub(crate) async fn around(State(around): State<Around>, request: Request, next: Next) -> Response {
+    let shared = &around.shared;
     let teller = Teller::of(&request, Root::of_request(&request));
     let answer = if !is_ours(request.headers(), request.uri(), shared.settings()) {
         Problem::misdirected().into_response()
     } else if let Some(to) = slashed(&request) {
         redirect(StatusCode::PERMANENT_REDIRECT, &to)
     } else {
-        bulk::begin(&shared);
-        // In a task of its own: a client that hangs up must not drop a database call in the middle of its transaction.
-        shared.run(next.run(request)).await.unwrap_or_else(IntoResponse::into_response)
+        bulk::begin(shared);
+        next.run(around.timed(request)).await
     };
     safe(teller.tell(answer).await)
+}
+
+/// Around what somebody puts beside the pages: it too is called by our names only, and no page of somebody else's changes anything there.
+/// Programs that do not say where they come from are let through.
+pub(crate) async fn beside(State(around): State<Around>, request: Request, next: Next) -> Response {
+    let (headers, uri) = (request.headers(), request.uri());
+    let answer = if !is_ours(headers, uri, around.shared.settings()) {
+        Problem::misdirected().into_response()
+    } else if !request.method().is_safe() && sender(headers, uri) == Sender::Strange {
+        strange().into_response()
+    } else {
+        next.run(around.timed(request)).await
+    };
+    safe(answer)
 }
 
 fn safe(mut answer: Response) -> Response {
@@ -81,8 +118,7 @@ fn redirect(status: StatusCode, to: &str) -> Response {
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
 /// Whether we are called by a name of our own. A page of somebody else's whose name was made to lead here (DNS rebinding) calls us by
-/// that name. A literal address cannot be rebound, so health and metrics, which are public, answer to any: probes and scrapers call
-/// by address.
+/// that name. A literal address cannot be rebound, so health and metrics answer to any: probes and scrapers call by address.
 fn is_ours(headers: &HeaderMap, uri: &Uri, settings: &Settings) -> bool {
     let Some(host) = host(headers, uri) else { return false };
     let host = host.host().to_ascii_lowercase();
@@ -145,7 +181,7 @@ fn single<'a>(headers: &'a HeaderMap, name: &str) -> Option<Option<&'a str>> {
     Some(if values.next().is_some() { None } else { first.to_str().ok() })
 }
 
-/// Whether `origin` is of `host`, with the port that its scheme has by itself.
+/// Whether `origin`, or an address below it, is of `host`, with the port that its scheme has by itself.
 pub(crate) fn is_same(origin: &str, host: &Authority) -> bool {
     let Some((scheme, authority)) = origin.split_once("://") else { return false };
     let port = match scheme {
@@ -153,6 +189,7 @@ pub(crate) fn is_same(origin: &str, host: &Authority) -> bool {
         "https" => 443,
         _ => return false,
     };
+    let authority = authority.split(['/', '?', '#']).next().unwrap_or_default();
     let Ok(authority) = authority.parse::<Authority>() else { return false };
     authority.host().eq_ignore_ascii_case(host.host())
         && authority.port_u16().unwrap_or(port) == host.port_u16().unwrap_or(port)
@@ -163,46 +200,87 @@ pub(crate) fn is_same(origin: &str, host: &Authority) -> bool {
 pub(crate) struct Gate {
     shared: Shared,
     right: Right,
+    patience: Patience,
+    /// Whether it is found out who comes though anybody may.
+    recognizes: bool,
 }
 
 impl Gate {
-    pub(crate) fn new(shared: Shared, right: Right) -> Self {
-        Self { shared, right }
+    pub(crate) fn new(shared: Shared, right: Right, patience: Patience) -> Self {
+        Self { shared, right, patience, recognizes: false }
+    }
+
+    /// Before a route that anybody may ask, and that tells more to whom it knows.
+    pub(crate) fn recognizing(shared: Shared, patience: Patience) -> Self {
+        Self { recognizes: true, ..Self::new(shared, Right::Public, patience) }
+    }
+
+    /// Why this request goes no further. Who brings it is put into it, where that was found out.
+    fn refusal(&self, client: &Client, request: &mut Request) -> Option<Response> {
+        let Self { shared, right, .. } = self;
+        let sender =
+            if request.method().is_safe() { Sender::Ours } else { sender(request.headers(), request.uri()) };
+        if sender == Sender::Strange {
+            return Some(strange().into_response());
+        }
+        if *right == Right::Public {
+            if let Some(Ok(visitor)) = self.recognizes.then(|| access::identify(shared, client, request)) {
+                request.extensions_mut().insert(visitor);
+            }
+            return (sender == Sender::Unsaid).then(|| unsaid().into_response());
+        }
+        let visitor = match access::identify(shared, client, request) {
+            Ok(visitor) => visitor,
+            Err(stranger) => return Some(stranger.answer(shared, request)),
+        };
+        if sender == Sender::Unsaid && visitor.via != Via::Token {
+            return Some(unsaid().into_response());
+        }
+        if !visitor.role.has(*right) {
+            return Some(lacks(visitor.role, *right).into_response());
+        }
+        if visitor.read_only && writes(request.method(), *right) {
+            return Some(read_only().into_response());
+        }
+        request.extensions_mut().insert(visitor);
+        None
     }
 }
 
-/// Lets through who has the route's right.
+/// Lets through who has the route's right. The handler runs in a task of its own: a client that hangs up must not drop a database call in
+/// the middle of its transaction.
 pub(crate) async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
-    let Gate { shared, right } = gate;
-    let sender =
-        if request.method().is_safe() { Sender::Ours } else { sender(request.headers(), request.uri()) };
-    if sender == Sender::Strange {
-        return strange().into_response();
-    }
+    let Gate { shared, right, patience, .. } = &gate;
     let client = Client::of(&request, shared.settings());
-    if right == Right::Public {
-        if sender == Sender::Unsaid {
-            return unsaid().into_response();
-        }
-    } else {
-        let visitor = match access::identify(&shared, &client, &request) {
-            Ok(visitor) => visitor,
-            Err(stranger) => return stranger.answer(&shared, &request),
+    if let Some(refusal) = gate.refusal(&client, &mut request) {
+        return refusal;
+    }
+    if *right == Right::Public && !request.method().is_safe() {
+        // Nothing that others wait for is held while it comes.
+        request = match whole(request, patience.of_strangers).await {
+            Ok(request) => request,
+            Err(refusal) => return *refusal,
         };
-        if sender == Sender::Unsaid && visitor.via != Via::Token {
-            return unsaid().into_response();
-        }
-        if !visitor.role.has(right) {
-            return lacks(visitor.role, right).into_response();
-        }
-        if visitor.read_only && writes(request.method(), right) {
-            return read_only().into_response();
-        }
-        request.extensions_mut().insert(visitor);
     }
     request.extensions_mut().insert(client);
     access::strip(request.headers_mut(), shared.settings());
-    next.run(request).await
+    shared.run(*right, next.run(request)).await.unwrap_or_else(IntoResponse::into_response)
+}
+
+/// The request, once its body is here.
+async fn whole(request: Request, within: Duration) -> Result<Request, Box<Response>> {
+    let (parts, body) = request.into_parts();
+    let read = Bytes::from_request(Request::from_parts(parts.clone(), body), &());
+    match timeout(within, read).await {
+        Ok(Ok(body)) => Ok(Request::from_parts(parts, Body::from(body))),
+        Ok(Err(refusal)) => Err(Box::new(refusal.into_response())),
+        Err(_late) => Err(Box::new(late().into_response())),
+    }
+}
+
+fn late() -> Problem {
+    let detail = "The body of this request did not come in time. Nothing was done. Send it again.";
+    Problem::new(StatusCode::REQUEST_TIMEOUT, "body-too-slow", "The body came too slowly", detail)
 }
 
 fn strange() -> Problem {

@@ -1,56 +1,55 @@
 //! Serving a dashboard by itself: connections, how many and how slow, and how they end. As opposed to `axum::serve` nobody can hold
-//! a connection by sending slowly.
+//! a connection by sending or reading slowly, and no address can have them all.
 
+mod peers;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::{
-    net::SocketAddr,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Router,
-    body::{Body, Bytes, HttpBody},
+    body::Body,
     extract::{ConnectInfo, Request},
 };
-use hyper::{
-    body::{Frame, Incoming, SizeHint},
-    server::conn::http1,
-    service::service_fn,
-};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
     sync::Semaphore,
-    time::{Sleep, sleep, timeout},
+    time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower_service::Service as _;
 
-use crate::Dashboard;
+use crate::{Dashboard, access::is_proxy, slow::Unstalled};
+use peers::Peers;
 
 /// What one client may take of everybody's.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     /// Connections at one time; more wait to be accepted.
     connections: usize,
+    /// Of one address; more are closed. Trusted proxies and, unless it counts, this machine have as many as there are: everybody may
+    /// come through them.
+    of_one: usize,
+    /// Whether this machine counts as any other address does.
+    counts_itself: bool,
     /// All of a request's head comes within this, and the next request on the same connection begins within it.
     head: Duration,
-    /// All of a request's body comes within this.
-    body: Duration,
+    /// Something of an answer is read within this.
+    read: Duration,
     /// Of a request's head.
     head_bytes: usize,
 }
 
 const LIMITS: Limits = Limits {
     connections: 512,
+    of_one: 64,
+    counts_itself: false,
     head: Duration::from_secs(15),
-    body: Duration::from_secs(30),
+    read: Duration::from_secs(30),
     head_bytes: 64 * 1024,
 };
 
@@ -77,6 +76,7 @@ async fn serve_within(
     (stop, grace): (CancellationToken, Duration),
 ) -> usize {
     let (open, places) = (TaskTracker::new(), Arc::new(Semaphore::new(limits.connections)));
+    let peers = Peers::new(limits.of_one);
     let cut = CancellationToken::new();
     loop {
         let accepted = async {
@@ -95,13 +95,21 @@ async fn serve_within(
                 continue;
             }
         };
+        let address = peer.ip().to_canonical();
+        let is_free =
+            is_proxy(address, dashboard.shared.settings()) || address.is_loopback() && !limits.counts_itself;
+        let held = if is_free { None } else { peers.admit(address) };
+        if held.is_none() && !is_free {
+            tracing::debug!(%peer, "a connection of an address that has as many as it may was closed");
+            continue;
+        }
         let (router, stop, cut) = (app.clone(), stop.clone(), cut.clone());
         open.spawn(async move {
             tokio::select! {
                 () = answer(limits, (stream, peer), router, stop) => {}
                 () = cut.cancelled() => {}
             }
-            drop(place);
+            drop((place, held));
         });
     }
     drop(listener);
@@ -121,12 +129,13 @@ async fn serve_within(
 /// Answers one connection's requests until it ends, or until `stop` and the answer that is being given.
 async fn answer(
     limits: Limits,
-    (mut stream, peer): (TcpStream, SocketAddr),
+    (stream, peer): (TcpStream, SocketAddr),
     router: Router,
     stop: CancellationToken,
 ) {
+    let mut stream = Unstalled::new(stream, limits.read);
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let mut request: Request = request.map(|body| Body::new(Timed::new(Body::new(body), limits.body)));
+        let mut request: Request = request.map(Body::new);
         request.extensions_mut().insert(ConnectInfo(peer));
         router.clone().call(request)
     });
@@ -153,47 +162,10 @@ async fn answer(
 
 /// Reads on for a moment what a client still sends that was refused before its end (a head or a body that is too long): a connection
 /// that is closed with something unread takes the refusal with it.
-async fn linger(stream: &mut TcpStream) {
+async fn linger(stream: &mut Unstalled<TcpStream>) {
     if stream.shutdown().await.is_err() {
         return;
     }
     let mut rest = (&mut *stream).take(LINGER_BYTES);
     timeout(LINGER, tokio::io::copy(&mut rest, &mut tokio::io::sink())).await.ok();
-}
-
-/// A body that must be complete in time.
-struct Timed {
-    body: Body,
-    over: Pin<Box<Sleep>>,
-}
-
-impl Timed {
-    fn new(body: Body, within: Duration) -> Self {
-        Self { body, over: Box::pin(sleep(within)) }
-    }
-}
-
-impl HttpBody for Timed {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
-            return Poll::Ready(frame);
-        }
-        ready!(self.over.as_mut().poll(cx));
-        let slow = std::io::Error::new(std::io::ErrorKind::TimedOut, "the body did not come in time");
-        Poll::Ready(Some(Err(axum::Error::new(slow))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }

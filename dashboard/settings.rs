@@ -1,6 +1,10 @@
 //! What a dashboard is told by whoever runs it. Secrets are resolved here and never print.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 
 use aftercommit::clock::{Clock, SystemClock};
 use ipnet::IpNet;
@@ -99,17 +103,31 @@ pub struct Proxy {
 
 /// A secret's hash: what is kept of it, and compared in constant time.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret([u8; 32]);
+pub struct Secret {
+    hash: [u8; 32],
+    is_long: bool,
+}
+
+/// A secret of so many characters, of which so many differ, cannot be guessed.
+const LONG: usize = 32;
+const DIFFERENT: usize = 8;
 
 impl Secret {
     /// Of a secret.
     pub fn new(secret: &str) -> Self {
-        Self(hash(secret.as_bytes()))
+        let different = secret.chars().collect::<BTreeSet<_>>().len();
+        let is_long = secret.chars().count() >= LONG && different >= DIFFERENT;
+        Self { hash: hash(secret.as_bytes()), is_long }
+    }
+
+    /// Whether nobody can guess it.
+    pub(crate) fn is_long(&self) -> bool {
+        self.is_long
     }
 
     /// Whether `given` is the secret; takes as long for every wrong one.
     pub(crate) fn is(&self, given: &str) -> bool {
-        aws_lc_rs::constant_time::verify_slices_are_equal(&self.0, &hash(given.as_bytes())).is_ok()
+        aws_lc_rs::constant_time::verify_slices_are_equal(&self.hash, &hash(given.as_bytes())).is_ok()
     }
 }
 
@@ -137,5 +155,17 @@ pub struct BulkLimits {
 impl Default for BulkLimits {
     fn default() -> Self {
         Self { max: 100_000, rate: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_long_where_nobody_can_guess_it() {
+        let long = |secret: &str| Secret::new(secret).is_long();
+        assert!(long("2f0c6f1d9b7e4a558c3d2e1f0a9b8c7d") && long(&"abcdefgh".repeat(4)));
+        assert!(!long("2f0c6f1d9b7e4a558c3d2e1f0a9b8c7") && !long(&"ab".repeat(40)) && !long(""));
     }
 }

@@ -18,11 +18,14 @@ use crate::{
     live::Hub,
     problem::Problem,
     redaction::Redaction,
+    routes::Right,
     settings::Settings,
 };
 
 /// Requests that are answered at one time: many more than a database has connections for us.
 const REQUESTS_MAX: usize = 256;
+/// The same of requests that take no right, so that who brings no credentials takes no place from who does.
+const PUBLIC_MAX: usize = 128;
 
 /// The state of every handler.
 #[derive(Clone)]
@@ -52,6 +55,8 @@ struct Inner {
     throttle: Throttle,
     /// As many requests are answered at one time.
     places: Arc<Semaphore>,
+    /// As many of them that take no right.
+    public_places: Arc<Semaphore>,
     tasks: TaskTracker,
     closing: CancellationToken,
 }
@@ -83,6 +88,7 @@ impl Shared {
             sessions: Sessions::new(Arc::clone(&clock)),
             throttle: Throttle::new(clock),
             places: Arc::new(Semaphore::new(REQUESTS_MAX)),
+            public_places: Arc::new(Semaphore::new(PUBLIC_MAX)),
             tasks,
             closing,
             database,
@@ -161,16 +167,18 @@ impl Shared {
         &self.0.tasks
     }
 
-    /// Runs `work` to its end in a task of its own, whoever waits for it.
+    /// Runs `work`, an answer of a route that takes `right`, to its end in a task of its own, whoever waits for it.
     ///
     /// # Errors
     ///
     /// When it panicked, or too much is being done already: what nobody waits for any more still holds the database.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
+        right: Right,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, Problem> {
-        let Ok(place) = Arc::clone(&self.0.places).try_acquire_owned() else {
+        let places = if right == Right::Public { &self.0.public_places } else { &self.0.places };
+        let Ok(place) = Arc::clone(places).try_acquire_owned() else {
             return Err(Problem::crowded());
         };
         let task = async move {

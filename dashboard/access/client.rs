@@ -16,9 +16,19 @@ use crate::{
 
 const FORWARDED_FOR: &str = "x-forwarded-for";
 const FORWARDED_PROTO: &str = "x-forwarded-proto";
-/// What shows that a proxy stands in between.
-const PROXIED: [&str; 6] =
-    ["forwarded", FORWARDED_FOR, FORWARDED_PROTO, "x-forwarded-host", "x-real-ip", "via"];
+/// What shows that a proxy stands in between: headers that proxies add.
+const PROXIED: [&str; 8] = [
+    "forwarded",
+    "via",
+    "x-real-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "true-client-ip",
+    "fastly-client-ip",
+    "x-original-host",
+];
+/// The same, by how their names begin.
+const PROXIED_FAMILIES: [&str; 4] = ["x-forwarded", "x-original-forwarded", "x-envoy-", "cf-"];
 
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +39,7 @@ pub(crate) struct Client {
     pub(super) address: Option<IpAddr>,
     /// A trusted proxy says that the client's connection is encrypted.
     pub(super) https: bool,
-    /// Some proxy stands in between.
+    /// Some proxy stands in between, or it looks like it.
     pub(super) proxied: bool,
 }
 
@@ -44,7 +54,7 @@ impl Client {
     }
 
     fn at(peer: Option<IpAddr>, headers: &HeaderMap, settings: &Settings) -> Self {
-        let proxied = PROXIED.iter().any(|name| headers.contains_key(*name));
+        let proxied = headers.keys().any(is_of_proxies);
         let trusted = |address: IpAddr| is_proxy(address, settings);
         let Some(direct) = peer.filter(|peer| trusted(*peer)) else {
             return Self { peer, address: peer, https: false, proxied };
@@ -74,24 +84,45 @@ impl Client {
         self.peer.is_some_and(|peer| contains(from, peer))
     }
 
+    /// Whether the browser's connection is encrypted: a trusted proxy says so, or the browser itself, which names its origin with what
+    /// changes something.
+    pub(super) fn is_encrypted(&self, headers: &HeaderMap) -> bool {
+        let origin = headers.get(header::ORIGIN);
+        self.https || origin.is_some_and(|origin| origin.as_bytes().starts_with(b"https://"))
+    }
+
     /// Whether nobody but this machine is involved, as far as can be seen.
     pub(super) fn is_local(&self) -> bool {
         self.peer.is_some_and(|peer| peer.is_loopback()) && !self.proxied
     }
 }
 
-/// Whether it looks like it although nobody says so: a proxy that was told to hand on requests and nothing else (nginx, unless it is
-/// told more) speaks HTTP/1.0, which no browser does, and calls us by our own address while the browser names another in `Origin`.
+/// Whether a proxy stands in between although none says so, as far as that can be seen. One that was told to hand on requests and nothing
+/// else (nginx, unless it is told more) speaks HTTP/1.0, which no browser does, or calls us by our own address while the browser names
+/// another one in `Origin` or `Referer`.
 fn passed_a_silent_proxy(request: &Request) -> bool {
-    let headers = request.headers();
-    let elsewhere = || {
-        let origin = headers.get(header::ORIGIN)?.to_str().ok()?;
-        host(headers, request.uri()).map(|host| !is_same(origin, &host))
-    };
-    request.version() < Version::HTTP_11 || elsewhere().unwrap_or(false)
+    request.version() < Version::HTTP_11 || names_another(request)
 }
 
-fn is_proxy(address: IpAddr, settings: &Settings) -> bool {
+fn names_another(request: &Request) -> bool {
+    let headers = request.headers();
+    let Some(host) = host(headers, request.uri()) else { return false };
+    let site = headers.get("sec-fetch-site");
+    // Who follows a link on somebody else's page comes from there, and not through a proxy.
+    let follows =
+        request.method().is_safe() && site.is_some_and(|site| site == "cross-site" || site == "same-site");
+    let named = [header::ORIGIN, header::REFERER];
+    let mut named = named.iter().flat_map(|name| headers.get_all(name));
+    !follows && named.any(|said| !said.to_str().is_ok_and(|said| is_same(said, &host)))
+}
+
+fn is_of_proxies(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    PROXIED.contains(&name) || PROXIED_FAMILIES.iter().any(|family| name.starts_with(family))
+}
+
+/// Whether a proxy is there that is trusted.
+pub(crate) fn is_proxy(address: IpAddr, settings: &Settings) -> bool {
     let from = settings.access.proxy.as_ref().map_or(&[][..], |proxy| &proxy.from);
     contains(&settings.proxies, address) || contains(from, address)
 }
@@ -117,7 +148,8 @@ fn parse(text: &str) -> Option<IpAddr> {
 /// Takes away what says who somebody is, once it was read, so that nothing else can believe it.
 pub(crate) fn strip(headers: &mut HeaderMap, settings: &Settings) {
     headers.remove(header::AUTHORIZATION);
-    for name in PROXIED {
+    let of_proxies: Vec<HeaderName> = headers.keys().filter(|name| is_of_proxies(name)).cloned().collect();
+    for name in of_proxies {
         headers.remove(name);
     }
     let Some(proxy) = &settings.access.proxy else { return };
@@ -200,8 +232,45 @@ mod tests {
     fn local_is_who_is_at_this_machine_without_a_proxy_in_between() {
         assert!(client("127.0.0.1", &[]).is_local() && client("::1", &[]).is_local());
         assert!(!client("192.0.2.1", &[]).is_local());
-        for name in PROXIED {
+        for name in PROXIED.into_iter().chain([
+            FORWARDED_FOR,
+            FORWARDED_PROTO,
+            "x-forwarded-host",
+            "x-forwarded-port",
+            "cf-connecting-ip",
+            "cf-ray",
+            "x-envoy-external-address",
+            "x-envoy-expected-rq-timeout-ms",
+        ]) {
             assert!(!client("127.0.0.1", &[(name, "x")]).is_local(), "{name}");
         }
+        assert!(client("127.0.0.1", &[("x-request-id", "1"), ("accept", "*/*")]).is_local());
+    }
+
+    #[test]
+    fn a_proxy_that_says_nothing_is_seen_by_what_it_changes() {
+        let seen = |version, lines: &[(&str, &str)]| {
+            let mut request = Request::builder().version(version).header("host", "127.0.0.1:7799");
+            for (name, value) in lines {
+                request = request.header(*name, *value);
+            }
+            passed_a_silent_proxy(&request.body(axum::body::Body::empty()).unwrap())
+        };
+        assert!(seen(Version::HTTP_10, &[]) && !seen(Version::HTTP_11, &[]) && !seen(Version::HTTP_2, &[]));
+        let seen = |lines: &[(&str, &str)]| seen(Version::HTTP_11, lines);
+        let (ours, theirs) =
+            ("http://127.0.0.1:7799/effects?state=failed", "https://ops.example.com/effects");
+        assert!(!seen(&[("referer", ours), ("origin", "http://127.0.0.1:7799")]));
+        for lines in [
+            &[("referer", theirs)][..],
+            &[("origin", "https://ops.example.com")],
+            &[("origin", "null")],
+            &[("sec-fetch-site", "same-origin"), ("referer", theirs)],
+            &[("sec-fetch-site", "none"), ("referer", theirs)],
+        ] {
+            assert!(seen(lines), "{lines:?}");
+        }
+        // A link in a chat leads here, and no proxy is in between.
+        assert!(!seen(&[("sec-fetch-site", "cross-site"), ("referer", "https://chat.example/room")]));
     }
 }

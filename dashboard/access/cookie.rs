@@ -28,12 +28,23 @@ impl Cookies {
         }
     }
 
-    /// Session ids that a request brings, the one that nobody else can have set first.
-    pub(super) fn sessions<'a>(&self, headers: &'a HeaderMap) -> Vec<&'a str> {
-        let secure = format!("{HOST}{}", self.plain);
-        let mut found: Vec<&str> = values(headers, &secure);
-        found.extend(values(headers, &self.plain));
+    /// Session ids that a request brings and that count. Where the connection is encrypted, the cookie that any neighbour of ours and
+    /// anybody on the way of an unencrypted one can set does not; elsewhere it comes last.
+    pub(super) fn sessions<'a>(&self, headers: &'a HeaderMap, encrypted: bool) -> Vec<&'a str> {
+        let mut found = values(headers, &self.secure());
+        if !encrypted {
+            found.extend(values(headers, &self.plain));
+        }
         found
+    }
+
+    /// Every session id that a request brings, for whoever ends them.
+    pub(super) fn all<'a>(&self, headers: &'a HeaderMap) -> Vec<&'a str> {
+        self.sessions(headers, false)
+    }
+
+    fn secure(&self) -> String {
+        format!("{HOST}{}", self.plain)
     }
 
     /// Whether the browser was sent back once already, to see whether it has a session.
@@ -97,15 +108,24 @@ mod tests {
     fn the_cookie_that_nobody_else_can_set_comes_first() {
         let plain = names().plain;
         let headers = cookies(&format!("other=1; {plain}=tossed; __Host-{plain}=ours"));
-        assert_eq!(names().sessions(&headers), ["ours", "tossed"]);
-        assert!(names().sessions(&cookies("aftercommit=1")).is_empty());
+        assert_eq!(names().sessions(&headers, false), ["ours", "tossed"]);
+        assert!(names().sessions(&cookies("aftercommit=1"), false).is_empty());
+    }
+
+    #[test]
+    fn where_the_connection_is_encrypted_a_cookie_that_others_can_set_is_none() {
+        let plain = names().plain;
+        let headers = cookies(&format!("{plain}=tossed; __Host-{plain}=ours"));
+        assert_eq!(names().sessions(&headers, true), ["ours"]);
+        assert!(names().sessions(&cookies(&format!("{plain}=tossed")), true).is_empty());
+        assert_eq!(names().all(&headers), ["ours", "tossed"]);
     }
 
     #[test]
     fn a_flood_of_cookies_is_not_read() {
         let plain = names().plain;
         let headers = cookies(&format!("{plain}=x; {}", "a=b; ".repeat(LENGTH_MAX / 5)));
-        assert!(names().sessions(&headers).is_empty());
+        assert!(names().sessions(&headers, false).is_empty());
     }
 
     #[test]

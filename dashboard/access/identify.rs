@@ -12,6 +12,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 
 use super::{Client, Guest, Role, Via, Visitor, login, sessions::Known};
 use crate::{
+    live,
     problem::{Problem, Teller},
     routes::Root,
     settings::{Access, Login, Proxy},
@@ -80,9 +81,17 @@ fn find(shared: &Shared, client: &Client, request: &Request) -> Result<(Known, V
     if headers.contains_key(header::AUTHORIZATION) {
         return by_credentials(shared, client, headers).map_err(Stranger::Refused);
     }
-    let sessions = shared.cookies().sessions(headers);
-    let known = sessions.into_iter().find_map(|id| shared.sessions().visit(id));
+    let ids = shared.cookies().sessions(headers, client.is_encrypted(headers));
+    let (sessions, by_itself) = (shared.sessions(), asks_by_itself(request));
+    let known =
+        ids.into_iter().find_map(|id| if by_itself { sessions.glance(id) } else { sessions.visit(id) });
     known.map(|known| (known, Via::Session)).ok_or(Stranger::Nobody)
+}
+
+/// Whether a page asks, and no person: such a request keeps no session alive, or none would end while a page is open. The header that
+/// our module sends with its others can do no more than that.
+fn asks_by_itself(request: &Request) -> bool {
+    live::BY_ITSELF.contains(&request.uri().path()) || request.headers().contains_key(live::REFRESH)
 }
 
 /// Where nobody needs credentials, whoever is at this machine may do everything.
@@ -91,8 +100,8 @@ fn local(who: &str, client: &Client) -> Result<Known, Problem> {
         return Ok(Known { who: who.to_owned(), role: Role::Admin });
     }
     let detail = if client.proxied {
-        "The request came through a proxy, and without `auth` in [dashboard] only this machine itself is let in. Write `auth` with tokens, \
-         users or the proxy's headers."
+        "The request came through a proxy, or looks like it (headers that proxies add, HTTP/1.0, or another name in Origin or Referer), and \
+         without `auth` in [dashboard] only this machine itself is let in. Write `auth` with tokens, users or the proxy's headers."
     } else {
         "Without `auth` in [dashboard] only this machine itself is let in. Write `auth` with tokens, users or a proxy's headers."
     };
@@ -136,6 +145,11 @@ fn by_credentials(shared: &Shared, client: &Client, headers: &HeaderMap) -> Resu
         _ => return Err(Problem::bad_request("The header Authorization came more than once. Send it once.")),
     };
     let (scheme, value) = one.split_once(' ').unwrap_or((one, ""));
+    if scheme.eq_ignore_ascii_case("bearer")
+        && let Some(known) = beyond_guessing(shared, client, value.trim())
+    {
+        return Ok((known, Via::Token));
+    }
     let try_all = || match scheme.to_ascii_lowercase().as_str() {
         "bearer" => Some((token(access, value.trim())?, Via::Token)),
         "basic" => {
@@ -146,6 +160,16 @@ fn by_credentials(shared: &Shared, client: &Client, headers: &HeaderMap) -> Resu
         _ => None,
     };
     guessed(shared, client, try_all)?.ok_or_else(|| unauthorized(access))
+}
+
+/// Whose token it is, of those that nobody can guess: it is looked at however many wrong ones came lately, so that nobody who sends those
+/// locks out a program at the same address. The others are not, or guesses would be answered after all.
+pub(super) fn beyond_guessing(shared: &Shared, client: &Client, given: &str) -> Option<Known> {
+    let tokens = shared.settings().access.tokens.iter();
+    let fits = tokens.filter(|login| login.secret.is_long() & login.secret.is(given));
+    let found = fits.fold(None, |first, login| first.or(Some(login))).map(known)?;
+    shared.throttle().right(client.address);
+    Some(found)
 }
 
 /// Looks whether credentials are right, unless too many were wrong lately.

@@ -115,15 +115,19 @@ pub(super) async fn enter(
     if entered.token.trim().is_empty() && entered.user.trim().is_empty() {
         return page(&shared, &root, StatusCode::UNAUTHORIZED, next, "Nothing was entered.");
     }
+    let token = entered.token.trim();
     let guess = || {
-        let token = entered.token.trim();
         if token.is_empty() {
             identify::user(access, entered.user.trim(), &entered.password)
         } else {
             identify::token(access, token)
         }
     };
-    let known = match identify::guessed(&shared, &client, guess) {
+    let found = match identify::beyond_guessing(&shared, &client, token) {
+        Some(known) => Ok(Some(known)),
+        None => identify::guessed(&shared, &client, guess),
+    };
+    let known = match found {
         Ok(Some(known)) => known,
         Ok(None) => {
             return page(
@@ -137,7 +141,7 @@ pub(super) async fn enter(
         Err(problem) => return problem.into_response(),
     };
     // Whatever session the browser had before, also one that somebody else gave it, is none of this person's.
-    for id in shared.cookies().sessions(&headers) {
+    for id in shared.cookies().all(&headers) {
         shared.sessions().end(id);
     }
     tracing::info!(who = known.who, from = client.from(), "logged in to the dashboard");
@@ -146,13 +150,13 @@ pub(super) async fn enter(
     let mut answer = see_other(&to);
     answer
         .headers_mut()
-        .append(header::SET_COOKIE, shared.cookies().begin(&id, is_encrypted(&client, &headers)));
+        .append(header::SET_COOKIE, shared.cookies().begin(&id, client.is_encrypted(&headers)));
     answer
 }
 
 /// `POST /logout`.
 pub(super) async fn leave(State(shared): State<Shared>, root: Root, headers: HeaderMap) -> Response {
-    for id in shared.cookies().sessions(&headers) {
+    for id in shared.cookies().all(&headers) {
         shared.sessions().end(id);
     }
     let mut answer = see_other(&format!("{root}login"));
@@ -160,12 +164,6 @@ pub(super) async fn leave(State(shared): State<Shared>, root: Root, headers: Hea
         answer.headers_mut().append(header::SET_COOKIE, cookie);
     }
     answer
-}
-
-/// Whether the browser's connection is encrypted: a trusted proxy says so, or the origin of the form, which was compared with our name.
-fn is_encrypted(client: &Client, headers: &HeaderMap) -> bool {
-    client.https
-        || headers.get(header::ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"))
 }
 
 /// Whether `next` leads to a page of ours, wherever it is put behind our root: no scheme, no other host, no way up.

@@ -14,11 +14,11 @@ use axum::{
     http::{Method, request::Parts},
 };
 
-pub(crate) use client::{Client, strip};
+pub(crate) use client::{Client, is_proxy, strip};
 pub(crate) use cookie::Cookies;
 pub(crate) use identify::identify;
 pub(crate) use sessions::Sessions;
-pub(crate) use throttle::Throttle;
+pub(crate) use throttle::{Throttle, network};
 
 use crate::{
     problem::Problem,

@@ -65,6 +65,15 @@ impl Sessions {
 
     /// Whose session it is; it was used now.
     pub(crate) fn visit(&self, id: &str) -> Option<Known> {
+        self.find(id, true)
+    }
+
+    /// Whose session it is, without using it.
+    pub(crate) fn glance(&self, id: &str) -> Option<Known> {
+        self.find(id, false)
+    }
+
+    fn find(&self, id: &str, used: bool) -> Option<Known> {
         let (now, key) = (self.clock.boot(), hash(id.as_bytes()));
         let mut held = self.held();
         let session = held.get_mut(&key)?;
@@ -72,7 +81,9 @@ impl Sessions {
             held.remove(&key);
             return None;
         }
-        session.used = now;
+        if used {
+            session.used = now;
+        }
         Some(session.known.clone())
     }
 
@@ -137,6 +148,18 @@ mod tests {
         clock.advance(IDLE);
         assert_eq!(sessions.visit(&id), None);
         assert_eq!(sessions.visit(&id), None);
+    }
+
+    #[test]
+    fn what_only_looks_keeps_no_session_alive() {
+        let (clock, sessions) = sessions();
+        let id = sessions.begin(known("ann")).unwrap();
+        for _ in 0..2 {
+            clock.advance(IDLE / 3);
+            assert_eq!(sessions.glance(&id), Some(known("ann")));
+        }
+        clock.advance(IDLE / 3);
+        assert_eq!((sessions.glance(&id), sessions.visit(&id)), (None, None));
     }
 
     #[test]

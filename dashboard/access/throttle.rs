@@ -69,7 +69,7 @@ impl Throttle {
     ///
     /// How long they are not.
     pub(crate) fn admit(&self, address: Option<IpAddr>) -> Result<(), Duration> {
-        let (now, of) = (self.clock.boot(), place(address));
+        let (now, of) = (self.clock.boot(), network(address));
         let kept = self.kept();
         let one = kept.of.get(&of).map_or(Duration::ZERO, |made| made.wait(OF_ONE, now));
         let trusted = kept.right.get(&of).is_some_and(|at| now - *at < TRUSTED);
@@ -80,7 +80,7 @@ impl Throttle {
 
     /// They were wrong.
     pub(crate) fn wrong(&self, address: Option<IpAddr>) {
-        let (now, of) = (self.clock.boot(), place(address));
+        let (now, of) = (self.clock.boot(), network(address));
         let mut kept = self.kept();
         kept.all.add(OF_ALL, now);
         if kept.of.len() >= ADDRESSES_MAX && !kept.of.contains_key(&of) {
@@ -95,7 +95,7 @@ impl Throttle {
 
     /// They were right.
     pub(crate) fn right(&self, address: Option<IpAddr>) {
-        let (now, of) = (self.clock.boot(), place(address));
+        let (now, of) = (self.clock.boot(), network(address));
         let mut kept = self.kept();
         if kept.right.len() >= ADDRESSES_MAX {
             kept.right.retain(|_, at| now - *at < TRUSTED);
@@ -111,7 +111,7 @@ impl Throttle {
 }
 
 /// Whoever has one IPv6 address has a network of them.
-fn place(address: Option<IpAddr>) -> IpAddr {
+pub(crate) fn network(address: Option<IpAddr>) -> IpAddr {
     match address {
         Some(IpAddr::V6(address)) => {
             let [a, b, c, d, ..] = address.segments();

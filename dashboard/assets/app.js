@@ -112,7 +112,7 @@ async function refresh() {
   if (refreshing || dirty || rendered.size === 0) return;
   refreshing = true;
   try {
-    const answer = await fetch(location.href, { headers: { accept: "text/html" }, redirect: "error" });
+    const answer = await fetch(location.href, { headers: { accept: "text/html", "x-aftercommit-refresh": "1" }, redirect: "error" });
     if (!answer.ok) return;
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (page.body.dataset.now) [shownAt, since] = [Date.parse(page.body.dataset.now), performance.now()];

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use axum::http::Method;
+use axum::{body::Bytes, http::Method};
 use tokio::{sync::Notify, task::JoinSet};
 
 use super::*;
@@ -13,6 +13,7 @@ use crate::{
     Settings,
     routes::{Right, Routes},
     shared::Shared,
+    slow::Patience,
 };
 
 /// A dashboard with routes of the test's own, and where it listens.
@@ -24,21 +25,25 @@ pub(crate) struct Stage {
 }
 
 async fn stage(limits: Limits, more: impl FnOnce(&mut Routes)) -> Stage {
-    staged(limits, Settings::default(), more).await
+    staged((limits, Patience::default()), Settings::default(), more).await
 }
 
 /// The same for tests of what stands before the routes.
 pub(crate) async fn open(settings: Settings, more: impl FnOnce(&mut Routes)) -> Stage {
-    staged(LIMITS, settings, more).await
+    staged((LIMITS, Patience::default()), settings, more).await
 }
 
-async fn staged(limits: Limits, settings: Settings, more: impl FnOnce(&mut Routes)) -> Stage {
+async fn staged(
+    (limits, patience): (Limits, Patience),
+    settings: Settings,
+    more: impl FnOnce(&mut Routes),
+) -> Stage {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("shop.db").display());
     aftercommit::store::migrate(&url, None).await.unwrap();
     let database = aftercommit::store::connect(&url, &aftercommit::store::Options::default()).await.unwrap();
     let shared = Shared::new(database, settings);
-    let mut routes = Routes::new(shared.clone());
+    let mut routes = Routes::within(patience, shared.clone());
     more(&mut routes);
     let (router, table) = routes.finish();
     let dashboard = Dashboard { router, table, shared: shared.clone() };
@@ -108,18 +113,75 @@ async fn a_handler_goes_on_to_its_end_when_its_client_hangs_up() {
 
 #[tokio::test]
 async fn whoever_sends_slowly_is_cut_off() {
-    let limits = Limits { head: Duration::from_millis(100), body: Duration::from_millis(100), ..LIMITS };
+    let limits = Limits { head: Duration::from_millis(100), ..LIMITS };
+    let patience = Patience { body: Duration::from_millis(100), of_strangers: Duration::from_millis(100) };
     async fn reads(body: Bytes) -> String {
         body.len().to_string()
     }
-    let stage = stage(limits, |routes| routes.add(Method::POST, "/reads", Right::View, reads)).await;
+    let stage = staged((limits, patience), Settings::default(), |routes| {
+        routes.add(Method::POST, "/reads", Right::View, reads);
+        routes.add(Method::POST, "/open", Right::Public, reads);
+    })
+    .await;
     // Half a head, and half a body.
     let heard = stage.hear(&format!("POST /reads HTTP/1.1\r\n{HEAD}")).await;
     assert!(heard.is_empty() || heard.starts_with("HTTP/1.1 408"), "{heard}");
     let heard = stage.hear(&format!("POST /reads HTTP/1.1\r\n{HEAD}Content-Length: 10\r\n\r\nhalf")).await;
     assert!(heard.starts_with("HTTP/1.1 400"), "{heard}");
-    let whole = stage.hear(&format!("POST /reads HTTP/1.1\r\n{HEAD}Content-Length: 4\r\n\r\nhalf")).await;
-    assert!(whole.starts_with("HTTP/1.1 200"), "{whole}");
+    let heard = stage.hear(&format!("POST /open HTTP/1.1\r\n{HEAD}Content-Length: 10\r\n\r\nhalf")).await;
+    assert!(heard.starts_with("HTTP/1.1 408") && heard.contains("body-too-slow"), "{heard}");
+    for path in ["reads", "open"] {
+        let asked =
+            format!("POST /{path} HTTP/1.1\r\n{HEAD}Content-Length: 4\r\nConnection: close\r\n\r\nhalf");
+        let whole = stage.hear(&asked).await;
+        assert!(whole.starts_with("HTTP/1.1 200") && whole.ends_with("\r\n\r\n4"), "{whole}");
+    }
+}
+
+#[tokio::test]
+async fn whoever_reads_nothing_is_cut_off() {
+    async fn big() -> Vec<u8> {
+        vec![b'x'; 32 << 20]
+    }
+    let limits = Limits { connections: 1, read: Duration::from_millis(100), ..LIMITS };
+    let stage = stage(limits, |routes| routes.add(Method::GET, "/big", Right::View, big)).await;
+    let asked = format!("GET /big HTTP/1.1\r\n{HEAD}\r\n");
+    let _deaf = stage.connect(&asked.repeat(3)).await;
+    // There is one place, and it is free again though its connection is open at the other end.
+    let heard = stage.hear(&format!("GET / HTTP/1.1\r\n{HEAD}Connection: close\r\n\r\n")).await;
+    assert!(heard.contains("404"), "{heard}");
+}
+
+#[tokio::test]
+async fn an_address_has_no_more_connections_than_it_may() {
+    let limits = Limits { of_one: 2, counts_itself: true, ..LIMITS };
+    let strangers = stage(limits, |_| {}).await;
+    let asked = format!("GET / HTTP/1.1\r\n{HEAD}\r\n");
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut stream = strangers.connect(&asked).await;
+        let mut first = [0; 12];
+        stream.read_exact(&mut first).await.unwrap();
+        assert_eq!(&first, b"HTTP/1.1 404");
+        held.push(stream);
+    }
+    let mut refused = TcpStream::connect(strangers.address).await.unwrap();
+    assert_eq!(refused.read(&mut [0; 1]).await.unwrap_or(0), 0, "it is closed unread");
+    // Everybody may come through a proxy that is trusted, and through this machine.
+    let proxies = vec!["127.0.0.1/32".parse().unwrap()];
+    let settings = Settings { proxies, ..Settings::default() };
+    for (limits, settings) in
+        [(limits, settings), (Limits { counts_itself: false, ..limits }, Settings::default())]
+    {
+        let stage = staged((limits, Patience::default()), settings, |_| {}).await;
+        let mut held = Vec::new();
+        for _ in 0..5 {
+            let mut stream = stage.connect(&asked).await;
+            let mut first = [0; 12];
+            stream.read_exact(&mut first).await.unwrap();
+            held.push(stream);
+        }
+    }
 }
 
 #[tokio::test]

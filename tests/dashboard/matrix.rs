@@ -332,7 +332,7 @@ fn every_right_is_of_a_kind_with_its_method() {
         let site = Site::open(&db.store, Settings::default()).await;
         for route in site.dashboard.table() {
             let changes = !matches!(route.method.as_str(), "GET" | "HEAD");
-            let public = ["/login", "/logout", "/healthz", "/readyz", "/metrics", "/assets/{file}"];
+            let public = ["/login", "/logout", "/healthz", "/readyz", "/assets/{file}"];
             let is_public = route.right == Right::Public;
             assert_eq!(
                 is_public,

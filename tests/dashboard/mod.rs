@@ -9,6 +9,7 @@ mod client;
 mod command;
 mod dev;
 mod hostile;
+mod limits;
 mod live;
 mod matrix;
 mod mounts;

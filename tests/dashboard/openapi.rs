@@ -2,13 +2,14 @@
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
-use aftercommit_dashboard::api;
+use aftercommit_dashboard::{Role, api};
 use serde_json::Value;
 use tokio::process::Command;
 
 use super::{
     Site,
     api::{failed, get, in_doubt, site, worker},
+    token,
 };
 use crate::{
     e2e::{environment, processes::run},
@@ -131,7 +132,7 @@ async fn prometheus_own_tool_accepts_the_metrics(db: &TestDatabase) {
     failed(db, &worker, "pay", "f").await;
     in_doubt(db, &worker, "mail", "d").await;
     let site = site(db).await;
-    let metrics = site.ask("GET", "/metrics").send().await;
+    let metrics = site.ask("GET", "/metrics").bearer(&token(Role::Viewer)).send().await;
     assert_eq!(metrics.status, 200, "{metrics:?}");
     assert!(metrics.body.contains("aftercommit_effects_in_doubt{downstream=\"mail\"} 1"), "{}", metrics.body);
     let folder = tempfile::tempdir().expect("a folder");

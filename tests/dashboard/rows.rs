@@ -12,7 +12,7 @@ const ROWS: [(&str, &str, Right); 58] = [
     ("POST", "/logout", Public),
     ("GET", "/healthz", Public),
     ("GET", "/readyz", Public),
-    ("GET", "/metrics", Public),
+    ("GET", "/metrics", View),
     ("GET", "/assets/{file}", Public),
     ("GET", "/", View),
     ("GET", "/doubt", View),

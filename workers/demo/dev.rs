@@ -8,7 +8,7 @@ use aftercommit::{
     error::StoreError,
     store::Options,
 };
-use aftercommit_dashboard::{Operations, Settings as Shown, dashboard};
+use aftercommit_dashboard::{Dashboard, Operations, Settings as Shown, dashboard};
 use aftercommit_workers::config::{Settings, Sources};
 use anyhow::Context as _;
 use axum::Router;
@@ -89,14 +89,14 @@ pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit
         ..Shown::default()
     };
     let dashboard = dashboard(database, shown);
-    let mut app = app(dashboard.router(), &catcher);
+    let mut app = app(&dashboard, &catcher);
     // The service speaks SQLite; a playground on PostgreSQL does without it.
     let shop =
         if url.starts_with("sqlite:") { Some(Shop::open(&url, args.amqp.is_some()).await?) } else { None };
     let mut orders = Orders::default();
     if let Some(shop) = shop {
         orders = Orders::at(address);
-        app = app.merge(shop.router());
+        app = app.merge(dashboard.beside(shop.router()));
         operations.count_requests(move || shop.counts());
     }
     let mut tasks = JoinSet::new();
@@ -142,9 +142,11 @@ async fn run_until_stopped(
 }
 
 /// The dashboard at the root, the sinks below.
-fn app(dashboard: Router, catcher: &Arc<Catcher>) -> Router {
+fn app(dashboard: &Dashboard, catcher: &Arc<Catcher>) -> Router {
     let payments = Sink::new(Memory::HonoursKeys, "ch", SLOW);
-    dashboard.nest("/sinks/payments", payments.router()).nest("/sinks/mail", catcher.router())
+    let sinks =
+        Router::new().nest("/sinks/payments", payments.router()).nest("/sinks/mail", catcher.router());
+    dashboard.router().merge(dashboard.beside(sinks))
 }
 
 /// The port asked for; else the usual one, or the next that is free.
