@@ -171,7 +171,7 @@ mod tests {
         RawValue::from_string(format!("{{\"n\":9007199254740993,\"key\":\"{SECRET}\"}}")).ok()
     }
 
-    pub(crate) fn effect() -> Status {
+    fn effect() -> Status {
         Status {
             id: EffectId::new(17),
             downstream: "pay".to_owned(),
@@ -262,9 +262,10 @@ mod tests {
             (Content::Bytes(Some(binary)), "rest"),
         ] {
             let shown = redaction.intent(intent(content));
-            let text = match &shown.content {
-                Content::Bytes(Some(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
-                other => shows(other),
+            let text = if let Content::Bytes(Some(bytes)) = &shown.content {
+                String::from_utf8_lossy(bytes).into_owned()
+            } else {
+                shows(&shown.content)
             };
             assert!(text.contains(stays) && text.contains(MASK) && !text.contains(SECRET), "{text}");
             let rest = shows(&Intent { content: Content::None, ..shown });
