@@ -161,10 +161,12 @@ fn held(info: &DownstreamInfo, hidden: impl Fn(&str) -> String) -> Vec<Text> {
 
 /// `GET /downstreams/{name}/{verb}`.
 pub(super) async fn ask(
-    frame: Frame,
+    mut frame: Frame,
     Shared_(shared): Shared_<Shared>,
     Path((name, verb)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
+    // What is decided on is as it is now: what was read for everybody may be two seconds old.
+    frame.downstreams = shared.database().downstreams().await?;
     let page = asked(frame, &shared, (&name, &verb), None)?;
     let status = if page.refused.is_some() { StatusCode::CONFLICT } else { StatusCode::OK };
     Ok((status, shown(&page)?).into_response())

@@ -1,6 +1,8 @@
 //! Defends the decision table of the design, cell by cell: every row × certain or uncertain × every contract × probe or
 //! none × budget × cancel × resend (confirmed or not), against an oracle that is written from the design's words and not from the code.
 
+mod resend;
+
 use super::*;
 use crate::outcome::Phase;
 
@@ -378,29 +380,6 @@ fn the_clock_settles_nothing_that_a_claim_may_have_sent() {
             assert_eq!(decision, want, "{cell:?}, expired: {expired}");
         }
     }
-}
-
-#[test]
-fn a_resend_that_nobody_confirmed_is_sent_in_time_or_parked_with_the_reason() {
-    let contract = Contract::key(Some(Window::For(24 * HOUR)));
-    let of = |resend| History { uncertain: true, window_at_claim: contract.window, resend, ..history() };
-    // The last moment from which it would end before safe_until.
-    let last = NOW.plus(23 * HOUR).minus(contract.margin).minus(TIMEOUT);
-    let later = last.plus(Duration::from_micros(1));
-    let unsent = |resend, at| before_sending(&contract, TIMEOUT, &of(resend), at);
-    assert_eq!(unsent(Some(Resend::Unconfirmed), last), None);
-    let Some(Decision::Park(why)) = unsent(Some(Resend::Unconfirmed), later) else {
-        panic!("it was sent too late")
-    };
-    assert!(why.contains("only as long as its downstream certainly recognises the key"), "{why}");
-    assert_eq!(unsent(Some(Resend::Confirmed), later), None, "a person said that it may be later");
-    for (resend, at) in
-        [(Some(Resend::Unconfirmed), Some(last)), (Some(Resend::Confirmed), None), (None, Some(last))]
-    {
-        assert_eq!(sweep_at(&contract, TIMEOUT, &of(resend), true), at, "{resend:?}");
-    }
-    let expiring = History { expires_at: Some(NOW), ..of(Some(Resend::Confirmed)) };
-    assert_eq!(sweep_at(&contract, TIMEOUT, &expiring, true), Some(NOW));
 }
 
 fn kind_unsent(decision: &Decision) -> &'static str {

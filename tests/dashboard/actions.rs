@@ -11,7 +11,7 @@ use super::{
     api::{assert_problem, body, failed, get, in_doubt, post, site, worker},
     everybody, token,
 };
-use crate::support::{Settling, TestDatabase, on_every_database};
+use crate::support::{Settling, TestDatabase, eventually, on_every_database};
 
 on_every_database! {
     a_stale_action_is_refused_with_the_present_state_and_token,
@@ -21,6 +21,7 @@ on_every_database! {
     a_reissue_puts_a_new_effect_in_the_place_of_the_old_one,
     nothing_can_be_done_where_everything_is_read_only,
     what_was_not_confirmed_is_not_sent_when_it_may_be_applied_twice,
+    a_page_says_what_keeps_a_resend_from_going_out,
     another_pause_than_the_one_that_was_seen_is_not_lifted,
     who_writes_an_effect_is_in_the_audit,
 }
@@ -237,6 +238,29 @@ async fn what_was_not_confirmed_is_not_sent_when_it_may_be_applied_twice(db: &Te
         let claim = worker.claim_one("pay").await;
         assert_eq!((claim.effect.id, claim.history.resend), (id, Some(resend)));
     }
+}
+
+async fn a_page_says_what_keeps_a_resend_from_going_out(db: &TestDatabase) {
+    let worker = worker(db).await;
+    let site = site(db).await;
+    let id = in_doubt(db, &worker, "pay", "k").await;
+    quiet(db, id).await;
+    let page = async || {
+        let ask = site.ask("GET", &format!("/effects/{id}/resend")).bearer(&token(Role::Operator));
+        ask.send().await.body
+    };
+    let said = page().await;
+    assert!(said.contains("as soon as pay can be called") && !said.contains("paused now"), "{said}");
+    // What is read for everybody may be two seconds old.
+    let soon = Duration::from_secs(30);
+    let paused = post(&site, "downstreams/pay/pause", &json!({ "reason": "double charges" })).await;
+    let held = "pay is paused now, by operator: nothing is sent before somebody resumes it.";
+    eventually(soon, held, async || page().await.contains(held).then_some(())).await;
+    db.store.leave("w1").await.expect("leaving works");
+    let seen = json!({ "paused_at": body(&paused)["paused_at"] });
+    assert_eq!(post(&site, "downstreams/pay/resume", &seen).await.status, 200);
+    let unserved = "No live worker serves pay now: nothing is sent before one does.";
+    eventually(soon, unserved, async || page().await.contains(unserved).then_some(())).await;
 }
 
 async fn another_pause_than_the_one_that_was_seen_is_not_lifted(db: &TestDatabase) {

@@ -25,7 +25,6 @@ on_every_database!(
     an_origin_that_nobody_tried_for_a_day_is_forgotten,
     a_pause_by_hand_is_kept_by_the_claim_and_audited_with_who_and_why,
     a_pause_and_a_resume_say_when_there_is_nothing_to_do,
-    a_resume_ends_the_pause_that_was_seen_and_no_other,
     refused_credentials_pause_once_and_say_so,
     a_retry_after_is_kept_by_the_claim_for_its_origin_only,
     a_pause_of_an_origin_is_never_shortened,
@@ -162,29 +161,6 @@ async fn a_pause_by_hand_is_kept_by_the_claim_and_audited_with_who_and_why(db: &
         .collect();
     let why = Some("the vendor said so");
     assert_eq!(rows, [("resume", "ann", Some("pay"), why), ("pause", "ann", Some("pay"), why)]);
-}
-
-/// Two people look at one pause; the one who resumes last must not lift another pause that was begun since.
-async fn a_resume_ends_the_pause_that_was_seen_and_no_other(db: &TestDatabase) {
-    Worker::start(&db.store, "w1", vec![registered("pay", key_terms())]).await;
-    let pause = async || {
-        assert_eq!(db.store.pause("pay", &person()).await.expect("pausing works"), PauseActed::Done);
-        info(db, "pay").await.paused.expect("it is shown")
-    };
-    let resume = async |seen| db.store.resume("pay", &person(), Some(seen)).await.expect("resuming works");
-    let first = pause().await;
-    assert_eq!(resume(first.at).await, PauseActed::Done);
-    assert_eq!(resume(first.at).await, PauseActed::AsItWas(None));
-    let second = pause().await;
-    assert!(second.at > first.at);
-    assert_eq!(
-        resume(first.at).await,
-        PauseActed::AsItWas(Some(second.clone())),
-        "it says which there is now"
-    );
-    assert_eq!(info(db, "pay").await.paused, Some(second.clone()));
-    assert_eq!(resume(second.at).await, PauseActed::Done);
-    assert_eq!(db.audit(None, 10).await.len(), 4, "what was refused left no row");
 }
 
 async fn a_pause_and_a_resume_say_when_there_is_nothing_to_do(db: &TestDatabase) {
