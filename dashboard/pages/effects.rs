@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     problem::Problem,
+    redaction::Redaction,
     routes::Right,
     search::{Reference, Search, Term},
     security::see_other,
@@ -112,7 +113,8 @@ pub(super) async fn page(
     let missing = !wrong && !problems.is_empty();
     let found =
         if problems.is_empty() { list(&shared, &search, before, frame.now).await? } else { Page::default() };
-    let view = view(frame.at(Place::Effects, "Effects"), said, &search, problems, (found, before.is_some()));
+    let frame = frame.at(Place::Effects, "Effects");
+    let view = view(frame, said, &search, problems, (found, before.is_some()), shared.redaction());
     let page = shown(&view)?;
     Ok(match (wrong, missing) {
         (true, _) => (StatusCode::BAD_REQUEST, page).into_response(),
@@ -175,6 +177,7 @@ fn view(
     search: &Search,
     problems: Vec<Text>,
     (found, paged): (Page, bool),
+    redaction: &Redaction,
 ) -> Effects {
     let written = search.to_string();
     let counted = search.is_counted().then(|| counted(&frame, search));
@@ -194,7 +197,7 @@ fn view(
         views: views(&frame, &written),
         suggestions: suggestions(&frame),
         problems,
-        rows: found.effects.iter().map(|effect| Row::of(effect, frame.now)).collect(),
+        rows: found.effects.iter().map(|effect| Row::of(effect, frame.now, redaction)).collect(),
         next: found.next.map(EffectId::get),
         paged,
         matching: all.map(|all| plural(all.0, "effect")).unwrap_or_default(),

@@ -20,6 +20,7 @@ use super::{
 use crate::{
     charts::{Chart, Span},
     problem::Problem,
+    redaction::Redaction,
     search::{Search, Term},
     shared::Shared,
 };
@@ -111,9 +112,15 @@ pub(super) async fn page(
         Vec::new()
     } else {
         let filter = Filter { states: vec![State::InDoubt], limit: DOUBTS, ..Filter::default() };
-        database.effects(&filter).await?.effects.iter().map(|effect| doubt(effect, &frame)).collect()
+        database
+            .effects(&filter)
+            .await?
+            .effects
+            .iter()
+            .map(|effect| doubt(effect, &frame, shared.redaction()))
+            .collect()
     };
-    let rows = frame.downstreams.iter().map(|info| row(info, &frame)).collect();
+    let rows = frame.downstreams.iter().map(|info| row(info, &frame, shared.redaction())).collect();
     let first_run = frame.total().is_zero();
     let sqlite = first_run && matches!(database.examine().await?.engine, EngineFacts::Sqlite(_));
     shown(&Overview {
@@ -181,17 +188,17 @@ fn tiles(frame: &Frame) -> Vec<Tile> {
     ]
 }
 
-fn doubt(effect: &Status, frame: &Frame) -> Doubt {
+fn doubt(effect: &Status, frame: &Frame, redaction: &Redaction) -> Doubt {
     Doubt {
         id: effect.id.get(),
         place: place_of(effect),
         key: text(&effect.idempotency_key),
-        why: maybe(effect.last_error.as_deref()),
+        why: maybe(effect.last_error.as_deref().map(|why| redaction.words(why)).as_deref()),
         since: Moment::short(effect.first_sent_at.unwrap_or(effect.created_at), frame.now),
     }
 }
 
-fn row(info: &DownstreamInfo, frame: &Frame) -> Row {
+fn row(info: &DownstreamInfo, frame: &Frame, redaction: &Redaction) -> Row {
     let (state, class) = standing(info);
     let cell = |label, state: State, class| {
         let search = Search::of_state(state).and(Term::Downstream(info.name.clone()));
@@ -206,8 +213,8 @@ fn row(info: &DownstreamInfo, frame: &Frame) -> Row {
         state,
         class,
         contract: text(info.contract.as_deref().unwrap_or("its contract is not known")),
-        last: maybe(info.hold_reason.as_deref()),
-        rate: text(info.rate.as_deref().unwrap_or("")),
+        last: maybe(info.hold_reason.as_deref().map(|why| redaction.words(why)).as_deref()),
+        rate: text(info.rate.as_deref().unwrap_or("no limit")),
         cells: vec![
             cell("due", State::Ready, ""),
             cell("in flight", State::InFlight, ""),

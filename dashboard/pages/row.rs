@@ -6,7 +6,10 @@ use aftercommit::{clock::Timestamp, state::State, store::Status};
 use serde_json::value::RawValue;
 
 use super::parts::{Badge, Moment, Text, in_query, maybe, text};
-use crate::search::{Reference, Term};
+use crate::{
+    redaction::Redaction,
+    search::{Reference, Term},
+};
 
 /// References that a row shows.
 const REFERENCES: usize = 3;
@@ -44,10 +47,11 @@ pub(super) fn place_of(effect: &Status) -> Text {
 }
 
 impl Row {
-    pub(super) fn of(effect: &Status, now: Timestamp) -> Self {
+    pub(super) fn of(effect: &Status, now: Timestamp, redaction: &Redaction) -> Self {
         let (when, at) = moment(effect);
         let mut references = references(effect);
         references.truncate(REFERENCES);
+        let error = effect.last_error.as_deref().map(|error| redaction.words(error));
         Self {
             id: effect.id.get(),
             badge: Badge::of(effect.state).held(effect.held_by.as_deref()),
@@ -60,7 +64,7 @@ impl Row {
             },
             when,
             at: Moment::short(at, now),
-            error: maybe(effect.last_error.as_deref()).filter(|_| effect.state != State::Succeeded),
+            error: maybe(error.as_deref()).filter(|_| effect.state != State::Succeeded),
         }
     }
 }

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::{
     Site,
     api::{by, failed, post, site, worker},
+    token,
 };
 use crate::support::{Settling, TestDatabase, on_every_database};
 
@@ -136,5 +137,14 @@ async fn secrets_are_hidden_from_everybody(db: &TestDatabase) {
     assert!(shown.body.contains("9007199254740993") && shown.body.contains("shown"), "{}", shown.body);
     for path in ["effects", "causes?state=failed"] {
         assert!(!by(&site, Role::Admin, "GET", path).send().await.body.contains(secret), "{path}");
+    }
+    for path in ["/", "/effects", "/failures"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain([format!("/effects/{id}"), format!("/effects/{id}/retry")])
+    {
+        let page = site.ask("GET", &path).bearer(&token(Role::Admin)).shown().send().await;
+        assert!(page.status == 200 && page.body.contains("•••") == (path != "/"), "{path}: {page:?}");
+        assert!(!page.body.contains(secret), "{path}: {}", page.body);
     }
 }

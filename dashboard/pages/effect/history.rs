@@ -31,7 +31,7 @@ pub(super) fn events(known: &Known, redaction: &Redaction) -> Vec<Event> {
     let mut events: Vec<Event> = Vec::new();
     let plain = |at, class, title: &str| Event {
         at,
-        when: Moment::of(at, *now),
+        when: Moment::short(at, *now),
         class,
         title: text(title),
         outcome: None,
@@ -71,7 +71,7 @@ fn attempted(attempt: &LoggedAttempt, now: Timestamp, redaction: &Redaction) -> 
     details.extend(attempt.worker.as_deref().map(text));
     Event {
         at,
-        when: Moment::of(at, now),
+        when: Moment::short(at, now),
         class: match attempt.outcome {
             Verdict::Applied => "applied",
             Verdict::Rejected => "rejected",
@@ -109,7 +109,7 @@ fn acted(row: &Audited, now: Timestamp) -> Event {
     details.extend(row.bulk.map(|bulk| text(&format!("in bulk {bulk}"))));
     Event {
         at: row.at,
-        when: Moment::of(row.at, now),
+        when: Moment::short(row.at, now),
         class: "person",
         title: text(&format!("{}: {}", row.who, row.verb)),
         outcome: None,
