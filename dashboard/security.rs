@@ -92,20 +92,6 @@ pub(crate) async fn beside(State(around): State<Around>, request: Request, next:
     safe(answer)
 }
 
-/// Around what somebody puts beside the pages: it too is called by our names only, and no page of somebody else's changes anything there.
-/// Programs that do not say where they come from are let through.
-pub(crate) async fn beside(State(around): State<Around>, request: Request, next: Next) -> Response {
-    let (headers, uri) = (request.headers(), request.uri());
-    let answer = if !is_ours(headers, uri, around.shared.settings()) {
-        Problem::misdirected().into_response()
-    } else if !request.method().is_safe() && sender(headers, uri) == Sender::Strange {
-        strange().into_response()
-    } else {
-        next.run(around.timed(request)).await
-    };
-    safe(answer)
-}
-
 fn safe(mut answer: Response) -> Response {
     let headers = answer.headers_mut();
     for (name, value) in HEADERS {

@@ -25,6 +25,7 @@ use super::{
     frame::{Frame, Place},
     parts::{Badge, Moment, Text, clock, lines, text},
     promise,
+    prose::{Prose, prose},
     row::place_of,
     shown, ways,
 };
@@ -48,8 +49,8 @@ struct Ask {
     asks_as: bool,
     consequence: Option<Consequence>,
     /// Why it cannot be done.
-    refused: Option<Text>,
-    means: Option<Text>,
+    refused: Option<Prose>,
+    means: Option<Prose>,
     seen: Seen,
     seen_at: i64,
     last: Option<Text>,
@@ -63,6 +64,7 @@ struct Ask {
 /// What changed since the person looked.
 struct Changed {
     from: Badge,
+    to: Badge,
     at: String,
     events: Vec<Event>,
 }
@@ -271,7 +273,8 @@ fn stale(
         let at = Timestamp::from_micros(seen_at);
         let events = since(known, at);
         let at = if seen_at > 0 { clock(at) } else { String::new() };
-        page.changed = Some(Changed { from: Badge::of(seen.state), at, events });
+        page.changed =
+            Some(Changed { from: Badge::of(seen.state), to: Badge::of(known.effect.state), at, events });
     } else if page.refused.is_none() {
         page.problem = Some(text(&shared.redaction().words(why)));
     }
@@ -294,7 +297,7 @@ fn page(frame: Frame, known: &Known, verb: Wanted, said: Said) -> Ask {
     }
     let refused = choice
         .and_then(|choice| choice.outlook.err())
-        .map(|refusal| text(&ways::sentence(&refusal.to_string())));
+        .map(|refusal| prose(&ways::sentence(&refusal.to_string())));
     let asks_as = verb.asks_as(effect.state);
     let doubt = effect.state == State::InDoubt;
     let title = format!("{} effect {}", verb.title(), effect.id);
@@ -306,7 +309,7 @@ fn page(frame: Frame, known: &Known, verb: Wanted, said: Said) -> Ask {
         asks_as: asks_as && refused.is_none(),
         consequence: Some(consequence).filter(|_| refused.is_none() && !asks_as),
         refused,
-        means: doubt.then(|| text(&promise::means_now(effect, known.contract.as_ref(), known.now))),
+        means: doubt.then(|| prose(&promise::means_now(effect, known.contract.as_ref(), known.now))),
         seen: Seen { state: effect.state, token: effect.token },
         seen_at: known.now.micros(),
         last: effect.last_error.as_deref().map(lines),

@@ -17,7 +17,9 @@ use super::{
     frame::{Frame, Place},
     overview::standing,
     parts::{Moment, Num, Text, in_path, in_query, maybe, text},
-    promise, shown,
+    promise,
+    prose::{Prose, prose},
+    shown,
     ways::sentence,
 };
 use crate::{
@@ -51,7 +53,7 @@ struct Card {
     rate: Option<Text>,
     workers: u32,
     /// What keeps calls back, as sentences.
-    held: Vec<Text>,
+    held: Vec<Prose>,
     paused: bool,
     paused_at: Option<Moment>,
     oldest: Option<Moment>,
@@ -136,7 +138,7 @@ fn card(frame: &Frame, info: &DownstreamInfo, promise: &str, shared: &Shared) ->
 }
 
 /// What keeps calls back.
-fn held(info: &DownstreamInfo, hidden: impl Fn(&str) -> String) -> Vec<Text> {
+fn held(info: &DownstreamInfo, hidden: impl Fn(&str) -> String) -> Vec<Prose> {
     let mut held = Vec::new();
     if let Some(paused) = &info.paused {
         let why = paused.reason.as_deref().map(|why| format!(": {}", hidden(why))).unwrap_or_default();
@@ -156,7 +158,7 @@ fn held(info: &DownstreamInfo, hidden: impl Fn(&str) -> String) -> Vec<Text> {
     if let Some(why) = &info.hold_reason {
         held.push(format!("Last: {}", hidden(why)));
     }
-    held.iter().map(|words| text(&sentence(words))).collect()
+    held.iter().map(|words| prose(&sentence(words))).collect()
 }
 
 /// `GET /downstreams/{name}/{verb}`.

@@ -181,7 +181,7 @@ impl Frame {
         let Some(hold) = &self.hold else { return };
         let says = format!("The fleet is on HOLD since {}: nothing is sent", clock(hold.since));
         let more = format!(
-            "{} found: {}. Find out what the database lost, then lift it with `aftercommit hold lift`.",
+            "{} found: {}. Find out what the database lost, then lift it: aftercommit hold lift",
             hold.found_by,
             hold.reason.trim_end_matches('.')
         );
@@ -196,7 +196,7 @@ impl Frame {
             let (_, rest) = unserved.split_once(": ").unwrap_or(("", &unserved));
             let says = format!("No live worker serves {}: {rest}", info.name);
             let more =
-                "Start `aftercommit work` with a configuration that has it; nothing is lost meanwhile.";
+                "They wait, and nothing is lost. Start a worker whose configuration has it: aftercommit work";
             self.banner("bad", &says, Some(("workers".to_owned(), "Workers")), Some(more));
         }
     }

@@ -20,6 +20,7 @@ mod jump;
 mod overview;
 mod parts;
 mod promise;
+pub(crate) mod prose;
 mod requests;
 mod row;
 mod ways;

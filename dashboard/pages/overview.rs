@@ -212,7 +212,7 @@ fn row(info: &DownstreamInfo, frame: &Frame) -> Row {
         class,
         contract: text(info.contract.as_deref().unwrap_or("its contract is not known")),
         last: maybe(info.hold_reason.as_deref()),
-        rate: text(info.rate.as_deref().unwrap_or("")),
+        rate: text(info.rate.as_deref().unwrap_or("no limit")),
         cells: vec![
             cell("due", State::Ready, ""),
             cell("in flight", State::InFlight, ""),

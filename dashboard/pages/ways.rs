@@ -1,6 +1,7 @@
 //! The ways out: every verb, with what it would do now, or greyed with the reason why not.
 
 use aftercommit::{
+    state::State,
     store::Status,
     verb::{Resolved, Verb},
 };
@@ -8,12 +9,15 @@ use aftercommit::{
 use super::{
     effect::Known,
     frame::Frame,
-    parts::{Text, text},
+    prose::{Prose, prose},
 };
 use crate::{
     actions::{self, Choice},
     routes::Right,
 };
+
+/// The ways out of doubt, in the order in which they are thought of.
+const OUT_OF_DOUBT: [&str; 4] = ["It was applied", "It was not applied", "Resend", "Reissue"];
 
 /// All of them, those that may be taken first.
 pub(super) type Ways = Vec<Way>;
@@ -24,7 +28,7 @@ pub(super) struct Way {
     pub(super) href: String,
     pub(super) class: &'static str,
     /// What it does, or why it cannot be done.
-    pub(super) says: Text,
+    pub(super) says: Prose,
     pub(super) open: bool,
     /// The module's key for it.
     pub(super) key: &'static str,
@@ -35,16 +39,21 @@ pub(super) fn of(known: &Known, frame: &Frame) -> Ways {
     let expires_at = known.intent.as_ref().and_then(|intent| intent.expires_at);
     let choices = actions::choices(&known.effect, known.contract.as_ref(), expires_at, known.now);
     let mut ways: Ways = choices.iter().map(|choice| way(&known.effect, choice, frame)).collect();
-    ways.sort_by_key(|way| !way.open);
+    ways.sort_by_key(|way| (!way.open, place(way, known.effect.state)));
     ways
 }
 
-/// Those that lead out of doubt, in the order in which they are thought of.
+/// What is in doubt is looked at before anything is sent again.
+fn place(way: &Way, state: State) -> usize {
+    let order = OUT_OF_DOUBT.iter().position(|name| *name == way.name);
+    if state == State::InDoubt { order.unwrap_or(OUT_OF_DOUBT.len()) } else { 0 }
+}
+
+/// Those that lead out of doubt.
 pub(super) fn out_of_doubt(known: &Known, frame: &Frame) -> Ways {
-    let order = ["It was applied", "It was not applied", "Resend", "Reissue"];
-    let place = |way: &Way| order.iter().position(|name| *name == way.name);
-    let mut ways: Ways = of(known, frame).into_iter().filter(|way| place(way).is_some()).collect();
-    ways.sort_by_key(place);
+    let mut ways: Ways =
+        of(known, frame).into_iter().filter(|way| OUT_OF_DOUBT.contains(&way.name)).collect();
+    ways.sort_by_key(|way| place(way, State::InDoubt));
     ways
 }
 
@@ -63,7 +72,7 @@ fn way(effect: &Status, choice: &Choice, frame: &Frame) -> Way {
         (false, true) => "main",
         (false, false) => "",
     };
-    Way { name, href: format!("effects/{}/{path}", effect.id), class, says: text(&says), open, key }
+    Way { name, href: format!("effects/{}/{path}", effect.id), class, says: prose(&says), open, key }
 }
 
 /// A verb's button, its path below the effect, and its word.
@@ -85,6 +94,11 @@ pub(super) const fn route(verb: &Verb) -> (&'static str, &'static str, &'static 
 
 /// A refusal as a sentence of its own.
 pub(super) fn sentence(words: &str) -> String {
+    // The library tells states as machines read them, and of an effect that a page need not name.
+    let words = words
+        .replace("; effect is ", "; this one is ")
+        .replace("in_doubt", "in doubt")
+        .replace("in_flight", "in flight");
     let mut chars = words.chars();
     let first: String = chars.next().into_iter().flat_map(char::to_uppercase).collect();
     let end = if words.ends_with(['.', '!', '?']) { "" } else { "." };

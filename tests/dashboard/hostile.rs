@@ -201,4 +201,13 @@ async fn secrets_are_hidden_from_everybody(db: &TestDatabase) {
     for path in ["effects", "causes?state=failed"] {
         assert!(!by(&site, Role::Admin, "GET", path).send().await.body.contains(secret), "{path}");
     }
+    for path in ["/", "/effects", "/failures"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain([format!("/effects/{id}"), format!("/effects/{id}/retry")])
+    {
+        let page = site.ask("GET", &path).bearer(&token(Role::Admin)).shown().send().await;
+        assert!(page.status == 200 && page.body.contains("•••") == (path != "/"), "{path}: {page:?}");
+        assert!(!page.body.contains(secret), "{path}: {}", page.body);
+    }
 }

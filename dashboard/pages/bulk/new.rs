@@ -258,13 +258,15 @@ async fn of_cause(shared: &Shared, cause: &str, search: &Search, now: Timestamp)
 
 fn in_words(search: &Search) -> String {
     match search.terms.as_slice() {
-        [] => "all effects that the verb takes".to_owned(),
-        [Term::Ids(ids)] => plural(u64::try_from(ids.len()).unwrap_or(u64::MAX), "ticked effect"),
+        [] => "All that the verb takes.".to_owned(),
+        [Term::Ids(ids)] => {
+            format!("The {} that you ticked.", plural(u64::try_from(ids.len()).unwrap_or(u64::MAX), "effect"))
+        }
         [Term::State(states)] => format!(
-            "all {} effects",
+            "All that are {}.",
             states.iter().map(|state| words(*state)).collect::<Vec<_>>().join(" and ")
         ),
-        _ => format!("all that match {search}"),
+        _ => format!("All that match {search}"),
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) fn events(known: &Known) -> Vec<Event> {
     let mut events: Vec<Event> = Vec::new();
     let plain = |at, class, title: &str| Event {
         at,
-        when: Moment::of(at, *now),
+        when: Moment::short(at, *now),
         class,
         title: text(title),
         outcome: None,
@@ -68,7 +68,7 @@ fn attempted(attempt: &LoggedAttempt, now: Timestamp) -> Event {
     details.extend(attempt.worker.as_deref().map(text));
     Event {
         at,
-        when: Moment::of(at, now),
+        when: Moment::short(at, now),
         class: match attempt.outcome {
             Verdict::Applied => "applied",
             Verdict::Rejected => "rejected",
@@ -105,7 +105,7 @@ fn acted(row: &Audited, now: Timestamp) -> Event {
     details.extend(row.bulk.map(|bulk| text(&format!("in bulk {bulk}"))));
     Event {
         at: row.at,
-        when: Moment::of(row.at, now),
+        when: Moment::short(row.at, now),
         class: "person",
         title: text(&format!("{}: {}", row.who, row.verb)),
         outcome: None,

@@ -21,6 +21,7 @@ use super::{
     frame::{Frame, Place},
     parts::{Badge, Moment, Text, maybe, text},
     promise,
+    prose::{Prose, prose},
     row::{Tag, place_of, references},
     shown,
     ways::{self, Ways},
@@ -57,7 +58,7 @@ struct EffectPage {
 /// A piece of what follows.
 enum Said {
     /// Line by line.
-    Words(Vec<Text>),
+    Words(Vec<Prose>),
     /// A page, and its words.
     Link(String, &'static str),
     /// What is typed in a terminal.
@@ -160,16 +161,22 @@ fn view(frame: Frame, known: &Known, info: Option<&DownstreamInfo>) -> EffectPag
 fn pieces(parts: Vec<Part>) -> Vec<Said> {
     let mut pieces = Vec::new();
     let mut after_an_offer = false;
-    for part in parts {
+    let mut parts = parts.into_iter().peekable();
+    while let Some(part) = parts.next() {
+        // What a resend may do is told beside its button, by what the contract promises now.
+        if matches!(parts.peek(), Some(Part::Offers(Way::Resend(_)))) {
+            parts.next();
+            continue;
+        }
         let offers = matches!(part, Part::Offers(_));
         let Some(piece) = said(part) else {
             after_an_offer |= offers;
             continue;
         };
         if offers && !pieces.is_empty() {
-            pieces.push(Said::Words(vec![text(" ")]));
+            pieces.push(Said::Words(vec![prose(if after_an_offer { " or " } else { " " })]));
         } else if after_an_offer && !pieces.is_empty() {
-            pieces.push(Said::Words(vec![text(""), text("")]));
+            pieces.push(Said::Words(vec![prose(""), prose("")]));
         }
         after_an_offer = offers;
         pieces.push(piece);
@@ -177,10 +184,15 @@ fn pieces(parts: Vec<Part>) -> Vec<Said> {
     pieces
 }
 
-/// A piece of it: what may be done stands in its own place there.
+/// The page that asks before a verb is done.
+fn act(id: EffectId, path: &str, words: &'static str) -> Option<Said> {
+    Some(Said::Link(format!("effects/{id}/{path}"), words))
+}
+
+/// A piece of it.
 fn said(part: Part) -> Option<Said> {
     match part {
-        Part::Says(words) => Some(Said::Words(words.split('\n').map(text).collect())),
+        Part::Says(words) => Some(Said::Words(words.split('\n').map(prose).collect())),
         Part::Names(Way::Work) => Some(Said::Code("aftercommit work")),
         Part::Names(Way::Downstreams) | Part::Offers(Way::Resume(_)) => {
             Some(Said::Link("downstreams".to_owned(), "Downstreams"))
@@ -188,6 +200,10 @@ fn said(part: Part) -> Option<Said> {
         Part::Names(Way::Audit(id)) | Part::Offers(Way::Audit(id)) => {
             Some(Said::Link(format!("audit?effect={id}"), "the audit"))
         }
+        Part::Offers(Way::ResolveApplied(id)) => act(id, "resolve?as=applied", "it was applied"),
+        Part::Offers(Way::ResolveNotApplied(id)) => act(id, "resolve?as=not-applied", "it was not applied"),
+        Part::Offers(Way::Retry(id)) => act(id, "retry", "retry"),
+        Part::Offers(Way::Reissue(id)) => act(id, "reissue", "reissue"),
         Part::Names(_) | Part::Offers(_) => None,
     }
 }

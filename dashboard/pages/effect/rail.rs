@@ -80,7 +80,7 @@ fn present(effect: &Status, attempts: &[LoggedAttempt]) -> (&'static str, Option
 /// What most likely comes next, and by whom.
 const fn possible(state: State) -> &'static [(State, &'static str)] {
     match state {
-        State::InDoubt => &[(State::Succeeded, "or"), (State::Failed, "by a probe or a person")],
+        State::InDoubt => &[(State::Succeeded, "if it was applied"), (State::Failed, "if it was not")],
         State::Waiting | State::Scheduled => &[(State::Ready, "then")],
         State::Ready | State::Retrying => &[(State::InFlight, "next")],
         State::InFlight => &[(State::Succeeded, "if it is applied")],

@@ -99,7 +99,9 @@ fn tabs(frame: &Frame, here: State) -> Vec<Tab> {
 }
 
 fn searched(causes: &Causes) -> String {
-    if causes.whole {
+    if causes.whole && causes.searched < 2 {
+        String::new()
+    } else if causes.whole {
         format!("All {} are grouped.", Num(causes.searched))
     } else {
         format!("The newest {} are grouped; older ones are not looked at.", Num(causes.searched))

@@ -7,11 +7,11 @@ mod stage;
 use std::{path::PathBuf, process::Stdio};
 
 use aftercommit::{state::State, store::AuditFilter, verb::Seen};
-use aftercommit_dashboard::Settings;
+use aftercommit_dashboard::{Role, Settings};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use super::Site;
+use super::{Site, everybody, token};
 use crate::support::{TestDatabase, on_every_database, on_postgres};
 use stage::Shop;
 
@@ -28,10 +28,11 @@ on_postgres! {
     what_happens_elsewhere_appears_and_disturbs_nobody,
     what_happens_at_any_moment_is_seen_at_the_pace_that_nobody_changed,
     times_say_their_zone,
-    narrow_and_light,
-    narrow_and_dark,
-    wide_and_light,
-    wide_and_dark,
+    pages_of_many_effects_suit_every_window,
+    pages_of_the_fleet_suit_every_window,
+    pages_of_one_effect_suit_every_window,
+    pages_without_anything_suit_every_window,
+    pages_of_who_may_less_suit_every_window,
 }
 
 /// The programs of the test run.
@@ -159,45 +160,38 @@ async fn times_say_their_zone(db: &TestDatabase) {
     play("times", &site, &json!({ "failed": failed.get() })).await;
 }
 
-async fn narrow_and_light(db: &TestDatabase) {
-    look(db, 360, "light").await;
+async fn pages_of_many_effects_suit_every_window(db: &TestDatabase) {
+    let told = Shop::open(db).await.everything().await;
+    look(db, "many", told).await;
 }
 
-async fn narrow_and_dark(db: &TestDatabase) {
-    look(db, 360, "dark").await;
+async fn pages_of_the_fleet_suit_every_window(db: &TestDatabase) {
+    let told = Shop::open(db).await.everything().await;
+    look(db, "fleet", told).await;
 }
 
-async fn wide_and_light(db: &TestDatabase) {
-    look(db, 1440, "light").await;
+async fn pages_of_one_effect_suit_every_window(db: &TestDatabase) {
+    let told = Shop::open(db).await.everything().await;
+    look(db, "one", told).await;
 }
 
-async fn wide_and_dark(db: &TestDatabase) {
-    look(db, 1440, "dark").await;
+async fn pages_without_anything_suit_every_window(db: &TestDatabase) {
+    look(db, "empty", json!({})).await;
 }
 
-async fn look(db: &TestDatabase, width: u32, scheme: &str) {
-    let shop = Shop::open(db).await;
-    let told = shop.everything().await;
+async fn look(db: &TestDatabase, set: &str, mut told: Value) {
     let settings = Settings { environment: "production".to_owned(), ..Settings::default() };
     let site = Site::open(&db.store, settings).await;
-    let mut told = told;
-    told["width"] = json!(width);
-    told["scheme"] = json!(scheme);
+    told["set"] = json!(set);
     play("looks", &site, &told).await;
 }
 
-#[test]
-#[ignore = "local"]
-fn hold_open() {
-    crate::support::run(crate::support::Engine::Postgres, async |db| {
-        let shop = Shop::open(db).await;
-        let told = shop.everything().await;
-        let settings = Settings { environment: "production".to_owned(), ..Settings::default() };
-        let site = Site::open(&db.store, settings).await;
-        std::fs::write("/tmp/pages/site", format!("http://{}/\n{told}", site.address)).unwrap();
-        std::fs::remove_file("/tmp/pages/stop").ok();
-        while !std::path::Path::new("/tmp/pages/stop").exists() {
-            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-        }
-    });
+async fn pages_of_who_may_less_suit_every_window(db: &TestDatabase) {
+    let mut told = Shop::open(db).await.everything().await;
+    let site = Site::open(&db.store, Settings { access: everybody(), ..Settings::default() }).await;
+    let read_only = Site::open(&db.store, Settings { read_only: true, ..Settings::default() }).await;
+    told["set"] = json!("less");
+    told["viewer"] = json!(token(Role::Viewer));
+    told["sites"] = json!([format!("http://{}/", read_only.address)]);
+    play("looks", &site, &told).await;
 }

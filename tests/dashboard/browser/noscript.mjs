@@ -4,7 +4,7 @@ import { assert, go, shot, tab, text, told } from "./kit.mjs";
 export default async function (browser) {
   const { page, complaints } = await tab(browser, { javaScriptEnabled: false, viewport: { width: 360, height: 740 } });
   await go(page);
-  await page.getByText("Menu").click();
+  await page.getByText("Menu", { exact: true }).click();
   await shot(page, "noscript-menu");
   await page.getByRole("navigation", { name: "All pages" }).getByRole("link", { name: "Effects" }).click();
   await page.getByText("Filter by field").click();

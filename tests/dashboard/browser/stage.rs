@@ -128,7 +128,7 @@ impl<'d> Shop<'d> {
                 "B-2",
             )
             .await;
-        self.doubtful_mail("welcome-9").await;
+        let mail = self.doubtful_mail("welcome-9").await;
         let claim = self.claimed("order-B-3/charge", "B-3").await;
         let succeeded = self.settle(&claim, succeeded(&claim)).await;
         let claim = self.claimed("order-B-4/charge", "B-4").await;
@@ -164,7 +164,7 @@ impl<'d> Shop<'d> {
         };
         store.report(&[report]).await.expect("reporting works");
         json!({
-            "failed": failed.get(), "doubt": doubt.get(), "succeeded": succeeded.get(), "retrying": retrying.get(), "bulk": bulk,
+            "failed": failed.get(), "doubt": doubt.get(), "mail": mail.get(), "succeeded": succeeded.get(), "retrying": retrying.get(), "bulk": bulk,
         })
     }
 
