@@ -61,7 +61,7 @@ pub(crate) struct Preview {
 ///
 /// # Errors
 ///
-/// 422 when the verb takes one of the filter's states not, the rate is none, or too many match.
+/// 422 when the verb does not take one of the filter's states, the rate is none, or too many match.
 pub(crate) async fn preview(shared: &Shared, wish: &BulkWish) -> Result<Preview, Problem> {
     rate(shared, wish.rate)?;
     let frozen = freeze(shared, wish).await?;
@@ -73,7 +73,7 @@ pub(crate) async fn preview(shared: &Shared, wish: &BulkWish) -> Result<Preview,
 /// # Errors
 ///
 /// 404 when nothing matches, 409 when the list is not the one that was looked at, 422 when a confirmation or a reason is missing, the
-/// verb takes one of the filter's states not, the rate is none, or too many match.
+/// verb does not take one of the filter's states, the rate is none, or too many match.
 pub(crate) async fn bulk(shared: &Shared, visitor: &Visitor, wish: BulkWish) -> Result<i64, Problem> {
     let reason = wish.reason.clone().filter(|reason| !reason.trim().is_empty());
     if wish.verb.needs_reason() && reason.is_none() {
@@ -171,8 +171,12 @@ impl Frozen {
 /// Lists what matches now: pages come newest first, and the oldest are kept.
 async fn freeze(shared: &Shared, wish: &BulkWish) -> Result<Frozen, Problem> {
     let mut filter = Filter { states: states(wish)?, before: None, limit: PAGE_MAX, ..wish.filter.clone() };
+    // A list of none is no list, and never one of all.
+    if wish.limit == Some(0) {
+        return Err(unusable("limit: write a number from 1; left out, as many are taken as are configured."));
+    }
     let keep = wish.limit.unwrap_or(u32::MAX).min(shared.settings().bulk.max);
-    let keep = usize::try_from(keep).unwrap_or(usize::MAX).min(BULK_MAX);
+    let keep = usize::try_from(keep).unwrap_or(usize::MAX).clamp(1, BULK_MAX);
     let collect = async {
         let members = match &wish.cause {
             // Of a group that is gone there is nothing left.

@@ -95,6 +95,7 @@ async fn a_dry_run_tells_what_would_be_done_and_does_nothing(db: &TestDatabase) 
         (json!({ "verb": "retry", "filter": { "downstream": "mail" } }), 404, "not-found"),
         (json!({ "verb": "resolve", "filter": {}, "reason": "x" }), 422, "request-unusable"),
         (json!({ "verb": "redact", "filter": {} }), 422, "reason-needed"),
+        (json!({ "verb": "retry", "filter": { "states": ["failed"] }, "limit": 0 }), 422, "request-unusable"),
     ] {
         assert_problem(&post(&site, "bulk", &wrong).await, status, kind);
     }

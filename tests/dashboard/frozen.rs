@@ -255,8 +255,10 @@ async fn a_reference_is_read_in_one_way_by_the_list_and_by_what_acts_on_it(db: &
         let (bulk, done) = ended(&site, &send(&site, "bulk/new", &form(&asked, &[])).await).await;
         assert_eq!((done, db.state(which).await), (1, State::Cancelled), "{q}: {bulk}");
     }
-    // Without a text of it the number is what is listed, at the same address.
-    assert_eq!(listed("metadata.order:17+state:ready").await, [false, false]);
+    // Where no text is found the number is listed, at the address that says so.
+    let other = db.insert_with("pay", "other", &[("metadata", "'{\"order\":18}'")]).await;
+    let list = page(&site, "effects?q=metadata.order:18").await;
+    assert!(list.status == 200 && list.body.contains(&format!("#{other}</span>")), "{list:?}");
 }
 
 async fn a_rate_that_is_none_begins_nothing(db: &TestDatabase) {

@@ -155,7 +155,7 @@ impl LookedAt {
     fn of(pairs: &Pairs, now: Timestamp) -> Self {
         Self {
             at: field(pairs, "at").parse().map_or(now, Timestamp::from_micros),
-            effects: field(pairs, "shown").parse().ok(),
+            effects: field(pairs, "shown").parse::<u32>().ok().filter(|shown| *shown > 0),
             digest: field(pairs, "digest").to_owned(),
         }
     }
