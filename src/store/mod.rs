@@ -34,8 +34,8 @@ pub use claim::{
 pub use doctor::{Connections, EngineFacts, Examine, Examined, PostgresFacts, Session, SqliteFacts};
 pub use endpoints::Endpoints;
 pub use page::{
-    Content, Count, DownstreamInfo, Filter, Intent, LoggedAttempt, Look, PAGE_MAX, Page, SEARCH_WINDOW,
-    Status, WorkerInfo,
+    CAUSES_WINDOW, Content, Count, DownstreamInfo, Filter, Intent, LoggedAttempt, Look, PAGE_MAX, Page,
+    SEARCH_WINDOW, Status, WorkerInfo,
 };
 pub use probe::{DueProbe, ProbeSettlement, ProbeWant, Probes};
 pub use record::{AuditFilter, Audited, RequestFilter, RequestInfo, RequestPlace, UnknownPlace};

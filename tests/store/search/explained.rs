@@ -1,7 +1,7 @@
 //! Defends: whatever people list, filter, look up or count, no table of any size is read through, and nothing is sorted but a page,
 //! or the window that the page says it looked through. PostgreSQL itself tells what it did: `auto_explain` writes the plan of every
-//! statement that the store really ran, with the rows of each of its steps, to the log of a server of the test's own. Each is looked at twice: planned for its
-//! arguments, and as the plan that is kept for all.
+//! statement that the store really ran, with the rows of each of its steps, to the log of a server of the test's own. Each is looked
+//! at twice: planned for its arguments, and as the plan that is kept for all.
 
 use std::{sync::Arc, time::Duration};
 

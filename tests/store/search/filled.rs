@@ -1,8 +1,8 @@
 //! Many effects in every state, written into the tables themselves by statements over whole ranges: the way of an INSERT takes
 //! hours at ten million.
 //!
-//! Of a hundred effects, in the order of their numbers, ten are pending (nearly all of them among the newest tenth), one has failed or is in
-//! doubt, the rest has ended. They were written over ninety days, the newest a moment ago.
+//! Of a hundred effects, in the order of their numbers, ten are pending (nearly all of them among the newest tenth), one has failed or
+//! is in doubt, the rest has ended. They were written over ninety days, the newest a moment ago.
 
 use aftercommit::store::Database;
 use futures_util::future::join_all;
