@@ -11,7 +11,7 @@ use aftercommit::{
     clock::{Boot, Clock, Timestamp},
     error::StoreError,
 };
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::problem::Problem;
@@ -78,11 +78,18 @@ struct Kept<T> {
     latest: watch::Sender<Latest<T>>,
     // When somebody looked last; who looks while nobody does starts the task. `None`: no task runs.
     looked: Mutex<Option<Boot>>,
+    /// When somebody changed something last: what was read before that is not what they expect to see.
+    changed: Mutex<Option<Boot>>,
+    hurry: Notify,
 }
 
 impl<T> Kept<T> {
     fn looked(&self) -> MutexGuard<'_, Option<Boot>> {
         self.looked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changed(&self) -> MutexGuard<'_, Option<Boot>> {
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -110,7 +117,21 @@ impl<T> Read<T> {
 impl<T: Send + Sync + 'static> Fresh<T> {
     pub(crate) fn new(keeper: Keeper, ask: impl Fn() -> Reading<T> + Send + Sync + 'static) -> Self {
         let (latest, _) = watch::channel(Latest { read: None, failed: None });
-        Self(Arc::new(Kept { keeper, ask: Box::new(ask), latest, looked: Mutex::default() }))
+        let kept = Kept {
+            keeper,
+            ask: Box::new(ask),
+            latest,
+            looked: Mutex::default(),
+            changed: Mutex::default(),
+            hurry: Notify::new(),
+        };
+        Self(Arc::new(kept))
+    }
+
+    /// Somebody changed something here: whoever looks from now on sees it.
+    pub(crate) fn outdate(&self) {
+        *self.0.changed() = Some(self.0.keeper.clock.boot());
+        self.0.hurry.notify_one();
     }
 
     /// What was read last; the first one waits for it.
@@ -123,8 +144,11 @@ impl<T: Send + Sync + 'static> Fresh<T> {
         let now = kept.keeper.clock.boot();
         self.look(now);
         let pace = kept.keeper.pace;
+        let changed = *kept.changed();
         let fresh = |latest: &Latest<T>| {
-            let read = latest.read.as_ref().is_some_and(|read| read.is_fresh(now, pace));
+            let read = latest.read.as_ref().is_some_and(|read| {
+                read.is_fresh(now, pace) && changed.is_none_or(|changed| read.began >= changed)
+            });
             read || latest.failed.is_some_and(|failed| now - failed <= pace.stale)
         };
         let mut latest = kept.latest.subscribe();
@@ -166,6 +190,7 @@ async fn keep<T: Send + Sync + 'static>(kept: Arc<Kept<T>>) {
         let pause = pace.every.saturating_sub(took).max(took.min(pace.every));
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
+            () = kept.hurry.notified() => {}
             () = closing.cancelled() => {}
         }
         let mut looked = kept.looked();
@@ -224,6 +249,15 @@ mod tests {
             assert_eq!(*look.unwrap().value, 1);
         }
         assert_eq!(stage.asked.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn whoever_changed_something_sees_it_at_once() {
+        let stage = stage(Duration::from_secs(3600));
+        assert_eq!(*stage.fresh.get().await.unwrap().value, 1);
+        stage.clock.advance(Duration::from_millis(1));
+        stage.fresh.outdate();
+        assert_eq!(*stage.fresh.get().await.unwrap().value, 2);
     }
 
     #[tokio::test]

@@ -264,7 +264,16 @@ pub(crate) async fn pass(State(gate): State<Gate>, mut request: Request, next: N
     }
     request.extensions_mut().insert(client);
     access::strip(request.headers_mut(), shared.settings());
-    shared.run(*right, next.run(request)).await.unwrap_or_else(IntoResponse::into_response)
+    let (changes, of) = (writes(request.method(), *right), shared.clone());
+    let handled = async move {
+        let answer = next.run(request).await;
+        if changes {
+            // Whoever did something is shown what became of it, and not what was counted a moment before.
+            of.outdate();
+        }
+        answer
+    };
+    shared.run(*right, handled).await.unwrap_or_else(IntoResponse::into_response)
 }
 
 /// The request, once its body is here.

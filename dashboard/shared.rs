@@ -139,6 +139,12 @@ impl Shared {
         self.0.downstreams.get().await
     }
 
+    /// Somebody changed something here: no page that is shown from now on is older than that.
+    pub(crate) fn outdate(&self) {
+        self.0.counts.outdate();
+        self.0.downstreams.outdate();
+    }
+
     /// What is told to whoever looks.
     pub(crate) fn hub(&self) -> &Hub {
         &self.0.hub

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use axum::{
     extract::{ConnectInfo, Request},
-    http::{HeaderMap, HeaderName, Version, header},
+    http::{HeaderMap, HeaderName, Uri, Version, header},
 };
 use ipnet::IpNet;
 
@@ -85,10 +85,11 @@ impl Client {
     }
 
     /// Whether the browser's connection is encrypted: a trusted proxy says so, or the browser itself, which names its origin with what
-    /// changes something.
-    pub(super) fn is_encrypted(&self, headers: &HeaderMap) -> bool {
-        let origin = headers.get(header::ORIGIN);
-        self.https || origin.is_some_and(|origin| origin.as_bytes().starts_with(b"https://"))
+    /// changes something. Whose origin is another one has said nothing of the connection to us.
+    pub(super) fn is_encrypted(&self, headers: &HeaderMap, uri: &Uri) -> bool {
+        let origin = headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
+        let ours = |origin: &&str| host(headers, uri).is_some_and(|host| is_same(origin, &host));
+        self.https || origin.filter(ours).is_some_and(|origin| origin.starts_with("https://"))
     }
 
     /// Whether nobody but this machine is involved, as far as can be seen.

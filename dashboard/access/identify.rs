@@ -81,7 +81,7 @@ fn find(shared: &Shared, client: &Client, request: &Request) -> Result<(Known, V
     if headers.contains_key(header::AUTHORIZATION) {
         return by_credentials(shared, client, headers).map_err(Stranger::Refused);
     }
-    let ids = shared.cookies().sessions(headers, client.is_encrypted(headers));
+    let ids = shared.cookies().sessions(headers, client.is_encrypted(headers, request.uri()));
     let (sessions, by_itself) = (shared.sessions(), asks_by_itself(request));
     let known =
         ids.into_iter().find_map(|id| if by_itself { sessions.glance(id) } else { sessions.visit(id) });

@@ -4,7 +4,7 @@ use askama::Template;
 use axum::{
     Extension, Form,
     extract::{Request, State},
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, StatusCode, Uri, header},
     response::{Html, IntoResponse, Response},
 };
 
@@ -107,6 +107,7 @@ pub(super) async fn enter(
     State(shared): State<Shared>,
     Extension(client): Extension<Client>,
     root: Root,
+    uri: Uri,
     headers: HeaderMap,
     Form(entered): Form<Entered>,
 ) -> Response {
@@ -150,7 +151,7 @@ pub(super) async fn enter(
     let mut answer = see_other(&to);
     answer
         .headers_mut()
-        .append(header::SET_COOKIE, shared.cookies().begin(&id, client.is_encrypted(&headers)));
+        .append(header::SET_COOKIE, shared.cookies().begin(&id, client.is_encrypted(&headers, &uri)));
     answer
 }
 

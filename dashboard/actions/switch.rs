@@ -102,7 +102,7 @@ fn as_it_was(bulk: &BulkInfo) -> Problem {
     } else {
         format!("Bulk {id} is {state} already: nothing was done.")
     };
-    Problem::conflict("state-forbids", detail).with("state", state)
+    Problem::conflict("state-forbids", detail).with("bulk_state", state)
 }
 
 /// Nobody ever registered a downstream of this name.

@@ -106,6 +106,8 @@ async fn a_handler_goes_on_to_its_end_when_its_client_hangs_up() {
     begun.notified().await;
     drop(stream);
     go_on.notify_one();
+    // Whoever carries out bulks ends with the dashboard.
+    stage.shared.closing().cancel();
     stage.shared.tasks().close();
     stage.shared.tasks().wait().await;
     assert!(done.load(Ordering::SeqCst));
@@ -114,21 +116,25 @@ async fn a_handler_goes_on_to_its_end_when_its_client_hangs_up() {
 #[tokio::test]
 async fn whoever_sends_slowly_is_cut_off() {
     let limits = Limits { head: Duration::from_millis(100), ..LIMITS };
-    let patience = Patience { body: Duration::from_millis(100), of_strangers: Duration::from_millis(100) };
+    let [long, short] = [Duration::from_secs(60), Duration::from_millis(100)];
     async fn reads(body: Bytes) -> String {
         body.len().to_string()
     }
-    let stage = staged((limits, patience), Settings::default(), |routes| {
-        routes.add(Method::POST, "/reads", Right::View, reads);
-        routes.add(Method::POST, "/open", Right::Public, reads);
-    })
-    .await;
+    let patient = async |body, of_strangers| {
+        staged((limits, Patience { body, of_strangers }), Settings::default(), |routes| {
+            routes.add(Method::POST, "/reads", Right::View, reads);
+            routes.add(Method::POST, "/open", Right::Public, reads);
+        })
+        .await
+    };
+    let (stage, of_strangers) = (patient(short, long).await, patient(long, short).await);
     // Half a head, and half a body.
     let heard = stage.hear(&format!("POST /reads HTTP/1.1\r\n{HEAD}")).await;
     assert!(heard.is_empty() || heard.starts_with("HTTP/1.1 408"), "{heard}");
     let heard = stage.hear(&format!("POST /reads HTTP/1.1\r\n{HEAD}Content-Length: 10\r\n\r\nhalf")).await;
     assert!(heard.starts_with("HTTP/1.1 400"), "{heard}");
-    let heard = stage.hear(&format!("POST /open HTTP/1.1\r\n{HEAD}Content-Length: 10\r\n\r\nhalf")).await;
+    let half = format!("POST /open HTTP/1.1\r\n{HEAD}Content-Length: 10\r\n\r\nhalf");
+    let heard = of_strangers.hear(&half).await;
     assert!(heard.starts_with("HTTP/1.1 408") && heard.contains("body-too-slow"), "{heard}");
     for path in ["reads", "open"] {
         let asked =

@@ -158,10 +158,7 @@ async fn a_state_that_the_verb_does_not_take_widens_nothing(db: &TestDatabase) {
     assert!(told.body.contains("cancel takes waiting"), "{told:?}");
     // Of several states those that it takes are what the page is about.
     let some = page(&site, "bulk/new?q=state:failed,ready&verb=cancel").await;
-    assert!(
-        some.body.contains("Act on all ready effects") && some.body.contains("3 effects will"),
-        "{some:?}"
-    );
+    assert!(some.body.contains("All that are ready.") && some.body.contains("3 effects will"), "{some:?}");
     assert_eq!((count(db, State::Failed).await, count(db, State::Ready).await), (1, 3));
     assert_eq!(get(&site, "bulk").await["bulks"], json!([]));
 }
@@ -222,7 +219,7 @@ async fn a_group_of_failures_is_acted_on_and_nothing_that_is_like_it(db: &TestDa
         let wish = json!({ "verb": "retry", "filter": { "cause": cause["id"] }, "dry_run": true });
         assert_eq!(body(&post(&site, "bulk", &wish).await)["effects"], members.len(), "{cause}");
         let asked = page(&site, &format!("bulk/new?q={q}&verb=retry")).await;
-        assert!(asked.body.contains("Act on all effects failed at pay"), "{asked:?}");
+        assert!(asked.body.contains("All effects failed at pay"), "{asked:?}");
         let (bulk, done) = ended(&site, &send(&site, "bulk/new", &form(&asked, &[])).await).await;
         assert_eq!(done, i64::try_from(members.len()).expect("few"), "{bulk}");
         for at in members {

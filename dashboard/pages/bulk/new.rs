@@ -251,7 +251,7 @@ async fn preview(
 async fn of_cause(shared: &Shared, cause: &str, search: &Search, now: Timestamp) -> Result<String, Problem> {
     let members = causes::members(shared, cause, &search.filter(now)).await?;
     Ok(match members {
-        Some(members) => format!("all effects {}", members.words),
+        Some(members) => format!("All effects {}", members.words),
         None => "a cause that no effect has any more".to_owned(),
     })
 }

@@ -18,8 +18,8 @@ use crate::{
 };
 
 const ALL: i64 = 100_000;
-/// To read the effects, or the outcomes, through takes more.
-const PAGE: u64 = 200_000;
+/// To read the effects, or the outcomes, or those of a downstream through takes more; to take the few of a lane, 210,000.
+const PAGE: u64 = 250_000;
 /// A window of ten thousand, each read through the view, takes a third of it; all of them would take three times as many.
 const WINDOW: u64 = 6_000_000;
 const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
