@@ -1,88 +1,119 @@
-//! The dashboard: an axum [`Router`] that mounts anywhere. For now one page that lists effects, and [`Operations`]: health
-//! and metrics.
+//! The dashboard: pages and a JSON API as an axum [`Router`] that mounts anywhere, and [`Operations`]: health and metrics.
 //!
-//! It reads; it changes nothing.
+//! Every route is added by [`routes::Routes`] with the right that it takes; who comes is found out by `access`; what holds for every
+//! answer is in `security`. Nothing here decides about effects.
 
+mod access;
+mod actions;
+pub mod api;
+mod bulk;
+mod causes;
+mod charts;
+mod digest;
+mod eyes;
+mod fresh;
+mod live;
 mod metrics;
 mod operations;
-mod page;
+mod pages;
+mod problem;
+mod redaction;
+mod routes;
+mod search;
+mod security;
+mod serve;
+mod settings;
+mod shared;
+mod slow;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use aftercommit::{
-    effect::EffectId,
-    state::State as EffectState,
-    store::{Database, Filter},
-};
-use axum::{
-    Router,
-    extract::{Query, State},
-    http::{StatusCode, header},
-    response::{Html, IntoResponse, Response},
-    routing::get,
-};
+use aftercommit::store::Database;
+use axum::Router;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
+pub use access::{Guest, Role};
 pub use operations::Operations;
+pub use redaction::{Pattern, Pointer, Redact};
+pub use routes::{Right, Route};
+pub use settings::{Access, BulkLimits, Login, Proxy, Secret, Settings};
 
-/// Effects on a page.
-const PAGE: u32 = 50;
+use routes::Routes;
+use shared::Shared;
 
-/// The pages, and health and metrics of the database.
-pub fn router(database: Arc<dyn Database>) -> Router {
-    let operations = Operations::default();
-    operations.watch(Arc::clone(&database), None);
-    pages(database).merge(operations.router())
+/// The pages and the API of one database.
+pub struct Dashboard {
+    router: Router,
+    table: Vec<Route>,
+    shared: Shared,
 }
 
-/// The pages alone: a process that serves [`Operations`] of its own merges them.
-pub fn pages(database: Arc<dyn Database>) -> Router {
-    Router::new().route("/", get(effects)).with_state(database)
+/// Where the pages' sheet is, below a dashboard's root: for a page beside them that should look like them.
+pub fn sheet() -> String {
+    format!("assets/{}", pages::assets::sheet())
 }
 
-/// What the page is asked for. Words that name nothing are ignored: a page that was bookmarked still opens.
-#[derive(Debug, Default, serde::Deserialize)]
-struct Asked {
-    state: Option<String>,
-    downstream: Option<String>,
-    before: Option<i64>,
+/// Furnishes a dashboard for `database`. Nothing is asked of it before somebody looks, but whether a bulk is left to be carried out:
+/// a dashboard that is not read-only does that from now on, or, made outside a runtime, from its first request on.
+pub fn dashboard(database: Arc<dyn Database>, settings: Settings) -> Dashboard {
+    let shared = Shared::new(database, settings);
+    let mut routes = Routes::new(shared.clone());
+    access::routes(&mut routes);
+    operations::routes(&mut routes);
+    api::routes(&mut routes);
+    live::routes(&mut routes);
+    pages::routes(&mut routes);
+    let (router, table) = routes.finish();
+    bulk::begin(&shared);
+    Dashboard { router, table, shared }
 }
 
-async fn effects(State(database): State<Arc<dyn Database>>, Query(asked): Query<Asked>) -> Response {
-    let filter = Filter {
-        states: asked
-            .state
-            .as_deref()
-            .and_then(|word| word.parse::<EffectState>().ok())
-            .into_iter()
-            .collect(),
-        downstream: asked.downstream.filter(|name| !name.is_empty()),
-        before: asked.before.map(EffectId::new),
-        limit: PAGE,
-        ..Filter::default()
-    };
-    let read = async {
-        let counts = database.counts().await?;
-        let effects = database.effects(&filter).await?.effects;
-        let (downstreams, now) = (database.downstreams().await?, database.now().await?);
-        let unserved = page::unserved(&downstreams, now);
-        Ok::<_, aftercommit::error::StoreError>(page::effects(&counts, &effects, &filter, &unserved))
-    };
-    match read.await {
-        Ok(html) => (SAFE, Html(html)).into_response(),
-        Err(problem) => {
-            (StatusCode::SERVICE_UNAVAILABLE, SAFE, Html(page::unavailable(&problem.to_string())))
-                .into_response()
-        }
+impl Dashboard {
+    /// Everything, to be merged at the root or nested at a path. Serve it with `into_make_service_with_connect_info::<SocketAddr>()`:
+    /// without the address of who asks, nobody is let in who has no credentials. Slow bodies end here too; slow readers and heads that do
+    /// not end are for whoever serves it, as [`Self::serve_app`] does.
+    pub fn router(&self) -> Router {
+        self.router.clone()
+    }
+
+    /// Everything below `path` (`/ops/effects`), to be merged into an application. As opposed to `nest`, the path without its
+    /// trailing slash leads to the one with it.
+    pub fn at(&self, path: &str) -> Router {
+        routes::at(path, self.router.clone())
+    }
+
+    /// What an application puts beside the pages, for people at this machine as they are: called by the dashboard's names only, changed by
+    /// no page of somebody else's, with the same headers.
+    pub fn beside(&self, other: Router) -> Router {
+        let around = security::Around::new(self.shared.clone(), slow::Patience::default());
+        other.layer(axum::middleware::from_fn_with_state(around, security::beside))
+    }
+
+    /// Every route with the right that it takes.
+    pub fn table(&self) -> &[Route] {
+        &self.table
+    }
+
+    /// Cancelled, it ends what would not end by itself: streams of events and the tasks behind them.
+    pub fn closing(&self) -> CancellationToken {
+        self.shared.closing().clone()
+    }
+
+    /// Serves it until `stop`; then takes no more connections, ends streams, and lets open requests end within `grace`. Says how many
+    /// connections it had to cut off.
+    pub async fn serve(&self, listener: TcpListener, stop: CancellationToken, grace: Duration) -> usize {
+        self.serve_app(self.router(), listener, stop, grace).await
+    }
+
+    /// [`Self::serve`] for an application that has this dashboard in it.
+    pub async fn serve_app(
+        &self,
+        app: Router,
+        listener: TcpListener,
+        stop: CancellationToken,
+        grace: Duration,
+    ) -> usize {
+        serve::serve(self, app, listener, (stop, grace)).await
     }
 }
-
-/// Nothing is loaded from anywhere, nothing runs, nobody frames it.
-const SAFE: [(header::HeaderName, &str); 4] = [
-    (
-        header::CONTENT_SECURITY_POLICY,
-        "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
-    ),
-    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    (header::REFERRER_POLICY, "no-referrer"),
-    (header::CACHE_CONTROL, "no-store"),
-];

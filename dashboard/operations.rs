@@ -1,7 +1,7 @@
 //! `/healthz`, `/readyz` and `/metrics`, for whoever runs this process. A worker serves them, and so does the dashboard.
 //!
 //! They never say what an effect is about: no ids, no keys, no payloads. The database is asked at most once a second,
-//! however many ask us.
+//! however many ask us. A dashboard tells its metrics to whom it lets in, and strangers whether it is ready in words that are fixed.
 
 use std::{
     future::Future,
@@ -12,20 +12,29 @@ use std::{
 use aftercommit::{
     clock::{Boot, Clock as _, SystemClock},
     engine::{Engine, Stop},
+    error::StoreError,
     guard::RequestCounts,
     store::Database,
 };
 use axum::{
     Json, Router,
-    extract::State,
-    http::{StatusCode, header},
+    extract::{Request, State},
+    http::{Method, StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
 };
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
+use tokio_util::task::TaskTracker;
 
-use crate::metrics::{self, Gauges};
+use crate::{
+    access::Visitor,
+    metrics::{self, Gauges},
+    routes::{Right, Routes},
+};
+
+/// Where they are: asked for by address.
+pub(crate) const PATHS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
 /// A worker that the database has not let work for this long is not ready; it reports several times as often.
 const PULSE_MAX: Duration = Duration::from_secs(30);
@@ -51,6 +60,8 @@ struct Inner {
     /// Why nothing may be sent, if there is something.
     reached: Cached<Result<Option<String>, String>>,
     gauges: Cached<Result<Gauges, String>>,
+    /// Calls of the database: none is dropped half-way.
+    calls: TaskTracker,
 }
 
 struct Watched {
@@ -69,7 +80,7 @@ impl Operations {
         self.0.requests.set(Box::new(counts)).ok();
     }
 
-    /// The endpoints.
+    /// The endpoints alone, for a process that serves nothing else.
     pub fn router(&self) -> Router {
         Router::new()
             .route("/healthz", get(healthz))
@@ -79,39 +90,69 @@ impl Operations {
     }
 }
 
+/// The endpoints of a dashboard.
+pub(crate) fn routes(routes: &mut Routes) {
+    routes.add(Method::GET, "/healthz", Right::Public, healthz);
+    routes.add_recognizing(Method::GET, "/readyz", readyz_to_anybody);
+    routes.add(Method::GET, "/metrics", Right::View, exposition);
+}
+
 /// The process is alive; no dependency is asked.
 async fn healthz() -> &'static str {
     "ok\n"
 }
 
 async fn readyz(State(operations): State<Operations>) -> Response {
-    let (ready, report) = readiness(&operations.0).await;
+    told(readiness(&operations.0, Words::All).await)
+}
+
+/// A dashboard's: a probe has no credentials, and what the database or a person said is not for everybody.
+async fn readyz_to_anybody(State(operations): State<Operations>, request: Request) -> Response {
+    let known = request.extensions().get::<Visitor>().is_some();
+    told(readiness(&operations.0, if known { Words::All } else { Words::Fixed }).await)
+}
+
+fn told((ready, report): (bool, Value)) -> Response {
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, [(header::CACHE_CONTROL, "no-store")], Json(report)).into_response()
 }
 
+/// In which words something is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Words {
+    /// As the database and people say it.
+    All,
+    /// In our own, which are the same for everybody.
+    Fixed,
+}
+
 /// Whether this process does its work, and why not.
-async fn readiness(inner: &Inner) -> (bool, Value) {
+async fn readiness(inner: &Inner, words: Words) -> (bool, Value) {
     let Some(watched) = inner.watched.get() else {
         let reasons = ["starting: the database is not open yet"];
         return (false, json!({ "ready": false, "reasons": reasons }));
     };
     let mut reasons = Vec::new();
-    let probe = || async {
-        match tokio::time::timeout(PROBE_MAX, watched.database.hold()).await {
-            Ok(Ok(hold)) => Ok(hold.map(|hold| hold.reason)),
-            Ok(Err(problem)) => Err(problem.to_string()),
-            Err(_) => Err(format!("the database did not answer within {} s", PROBE_MAX.as_secs())),
-        }
-    };
+    let probe =
+        || async {
+            let database = Arc::clone(&watched.database);
+            let hold = within(PROBE_MAX, &inner.calls, "the database did not answer", async move {
+                database.hold().await
+            });
+            hold.await.map(|hold| hold.map(|hold| hold.reason))
+        };
     let (reached, age) = inner.reached.get(probe).await;
     if let Err(why) = &*reached {
-        reasons.push(why.clone());
+        reasons.push(match words {
+            Words::All => why.clone(),
+            Words::Fixed => "the database does not answer".to_owned(),
+        });
     }
     let worker = watched.worker.as_ref().map(|(engine, stop)| {
         let pulse = engine.pulse();
         // Only whoever sends is kept from its work by it: the dashboard is needed most now.
-        reasons.extend(reached.as_ref().as_ref().ok().and_then(Option::as_ref).map(on_hold));
+        let hold = reached.as_ref().as_ref().ok().and_then(Option::as_ref);
+        reasons.extend(hold.map(|reason| on_hold(reason, words)));
         reasons.extend(not_working(pulse.age(), stop.drain.is_cancelled()));
         json!({
             "draining": stop.drain.is_cancelled(),
@@ -131,8 +172,27 @@ async fn readiness(inner: &Inner) -> (bool, Value) {
     (reasons.is_empty(), report)
 }
 
-fn on_hold(reason: &String) -> String {
-    format!("HOLD: {reason}; nothing is sent until somebody runs `aftercommit hold lift`")
+fn on_hold(reason: &str, words: Words) -> String {
+    let until = "nothing is sent until somebody runs `aftercommit hold lift`";
+    match words {
+        Words::All => format!("HOLD: {reason}; {until}"),
+        Words::Fixed => format!("HOLD: {until}"),
+    }
+}
+
+/// What a database answers, if it does so in time. In a task of its own, which goes on to its end: a call that is dropped may leave its
+/// connection in a transaction.
+async fn within<T: Send + 'static>(
+    limit: Duration,
+    calls: &TaskTracker,
+    late: &str,
+    call: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+) -> Result<T, String> {
+    match tokio::time::timeout(limit, calls.spawn(call)).await {
+        Ok(Ok(answer)) => answer.map_err(|problem| problem.to_string()),
+        Ok(Err(_panicked)) => Err("the question itself failed".to_owned()),
+        Err(_elapsed) => Err(format!("{late} within {} s", limit.as_secs())),
+    }
 }
 
 /// Why a worker with this pulse does no work.
@@ -157,11 +217,11 @@ async fn exposition(State(operations): State<Operations>) -> Response {
     let gauges = match watched {
         None => None,
         Some(watched) => {
-            let read = || async {
-                match tokio::time::timeout(GAUGES_MAX, Gauges::read(&*watched.database)).await {
-                    Ok(read) => read.map_err(|problem| problem.to_string()),
-                    Err(_) => Err(format!("the counts took longer than {} s", GAUGES_MAX.as_secs())),
-                }
+            let read = || {
+                let database = Arc::clone(&watched.database);
+                within(GAUGES_MAX, &inner.calls, "the counts did not come", async move {
+                    Gauges::read(&*database).await
+                })
             };
             let (read, _) = inner.gauges.get(read).await;
             if let Err(problem) = &*read {
@@ -246,7 +306,30 @@ mod tests {
 
     #[tokio::test]
     async fn before_there_is_a_database_the_process_is_alive_and_not_ready() {
-        let (ready, report) = readiness(&Inner::default()).await;
+        let (ready, report) = readiness(&Inner::default(), Words::Fixed).await;
         assert!(!ready && report["reasons"][0].as_str().unwrap().contains("starting"), "{report}");
+    }
+    #[test]
+    fn what_a_person_wrote_is_not_for_everybody() {
+        let (all, fixed) = (on_hold("restored by Ann", Words::All), on_hold("restored by Ann", Words::Fixed));
+        assert!(
+            all.contains("restored by Ann") && !fixed.contains("Ann") && fixed.contains("hold lift"),
+            "{fixed}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_call_that_takes_too_long_goes_on_to_its_end() {
+        let (go_on, ended) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
+        let (inner, done) = (Arc::clone(&go_on), Arc::clone(&ended));
+        let call = async move {
+            inner.notified().await;
+            done.notify_one();
+            Ok(())
+        };
+        let late = within(Duration::from_millis(10), &TaskTracker::new(), "nothing came", call).await;
+        assert_eq!(late, Err("nothing came within 0 s".to_owned()));
+        go_on.notify_one();
+        tokio::time::timeout(Duration::from_secs(30), ended.notified()).await.expect("it goes on");
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Nothing in the vocabulary reads a clock. Who needs the time is given it, so that a test can choose it.
 
+pub mod words;
+
 use std::{
     fmt,
     ops::Sub,
@@ -50,6 +52,22 @@ impl Timestamp {
     pub fn since(self, earlier: Self) -> Duration {
         let micros = self.0.saturating_sub(earlier.0);
         Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+    }
+
+    /// What [`Self::rfc3339`] writes, RFC 3339 with any offset, or a date, whose beginning in UTC it is. `None` when it is none of
+    /// these: never a guess.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "infinity" => return Some(Self::MAX),
+            "-infinity" => return Some(Self::MIN),
+            _ => {}
+        }
+        if let Some(micros) = text.strip_suffix("us") {
+            return micros.parse().ok().map(Self);
+        }
+        let whole = if text.len() == 10 { format!("{text}T00:00:00Z") } else { text.to_owned() };
+        let at = time::OffsetDateTime::parse(&whole, &time::format_description::well_known::Rfc3339).ok()?;
+        i64::try_from(at.unix_timestamp_nanos().div_euclid(1000)).ok().map(Self)
     }
 
     /// RFC 3339 in UTC with microseconds, or `infinity` / `-infinity`; what no calendar holds is printed as a number.
@@ -179,5 +197,17 @@ mod tests {
     fn times_print_as_rfc_3339_in_utc() {
         assert_eq!(Timestamp::from_micros(1_500_000).rfc3339(), "1970-01-01T00:00:01.500000Z");
         assert_eq!(Timestamp::MAX.rfc3339(), "infinity");
+    }
+
+    #[test]
+    fn times_are_read_with_their_offset_and_never_guessed() {
+        let micros = |text| Timestamp::parse(text).map(Timestamp::micros);
+        assert_eq!(micros("1970-01-02"), Some(86_400_000_000));
+        assert_eq!(micros("1970-01-01T09:00:01.5+09:00"), Some(1_500_000));
+        let printed = Timestamp::from_micros(1_234_567_890_123_456);
+        assert_eq!(Timestamp::parse(&printed.rfc3339()), Some(printed));
+        for text in ["", "yesterday", "1970-01-01T09:00", "1970-02-30", "1970-1-1", "ä234567890"] {
+            assert_eq!(micros(text), None, "{text}");
+        }
     }
 }

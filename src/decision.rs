@@ -26,6 +26,31 @@ pub const KEY_USED_BEFORE: &str = "this key was used before";
 pub(crate) const REQUEST_CHANGED: &str =
     "the request would differ from the one that was sent: the downstream's configuration changed";
 
+/// Why a resend that nobody confirmed is in doubt again, unsent.
+const RESEND_TOO_LATE: &str = "it was to be sent again only as long as its downstream certainly recognises the key, and that ends \
+     before it could be: nothing was sent";
+
+/// A person's one resend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resend {
+    /// Only as long as the downstream certainly recognises the key: nobody said that it may be applied twice.
+    Unconfirmed,
+    /// Also later: a person said, word for word, that it may be applied twice.
+    Confirmed,
+}
+
+impl Resend {
+    /// As it is stored: two marks, of which a worker of an older version knows the first one only. To that one an unconfirmed resend is
+    /// an effect like any other, which it does not send past the safe time either.
+    pub(crate) const fn stored(confirmed: bool, unconfirmed: bool) -> Option<Self> {
+        match (confirmed, unconfirmed) {
+            (true, _) => Some(Self::Confirmed),
+            (false, true) => Some(Self::Unconfirmed),
+            (false, false) => None,
+        }
+    }
+}
+
 /// What is known of an effect when an outcome comes in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
@@ -47,8 +72,8 @@ pub struct History {
     pub window_at_claim: Option<Window>,
     /// Not begun after this.
     pub expires_at: Option<Timestamp>,
-    /// This attempt is a person's one resend.
-    pub resend: bool,
+    /// This attempt is a person's one resend, and of which kind.
+    pub resend: Option<Resend>,
     /// Somebody asked to cancel while it was in flight.
     pub cancel_requested: bool,
     /// A worker that had lost its lease reported *applied* meanwhile.
@@ -148,7 +173,7 @@ impl Case<'_> {
             // A resend past the window may replay the refusal of an earlier resend, executed anew by a downstream that had
             // forgotten the first request.
             About::FirstRequest => {
-                !self.history.resend
+                self.history.resend.is_none()
                     || self.history.safe_until(self.contract).is_none_or(|safe_until| self.now <= safe_until)
             }
             About::ThisAttempt => false,
@@ -201,7 +226,7 @@ impl Case<'_> {
         if self.history.cancel_requested {
             return self.probe_or_park(CANCELLED_UNCERTAIN);
         }
-        if self.history.resend {
+        if self.history.resend.is_some() {
             return self.probe_or_park("the one resend did not settle it");
         }
         if self.budget_used_up() {
@@ -250,17 +275,40 @@ pub fn may_send_uncertain(
     if history.expires_at.is_some_and(|expires_at| at >= expires_at) {
         return Err("it expired, and an earlier attempt may have been applied");
     }
-    if history.resend || (contract.dedupe == Dedupe::None && contract.on_unknown == OnUnknown::Retry) {
+    let accepted = contract.dedupe == Dedupe::None && contract.on_unknown == OnUnknown::Retry;
+    if accepted || history.resend == Some(Resend::Confirmed) {
         return Ok(());
     }
-    match (contract.dedupe, history.safe_until(contract)) {
-        (Dedupe::Key, Some(safe_until)) if at.plus(timeout) <= safe_until => Ok(()),
+    let why = match (contract.dedupe, history.safe_until(contract)) {
+        (Dedupe::Key, Some(safe_until)) if at.plus(timeout) <= safe_until => return Ok(()),
         (Dedupe::Key, Some(_)) => {
-            Err("the downstream may have forgotten the key: its window ends before a retry could")
+            "the downstream may have forgotten the key: its window ends before a retry could"
         }
-        (Dedupe::Key, None) => Err("the downstream does not say how long it remembers a key"),
-        (Dedupe::Lookup | Dedupe::None, _) => Err("the downstream cannot deduplicate"),
-    }
+        (Dedupe::Key, None) => "the downstream does not say how long it remembers a key",
+        (Dedupe::Lookup | Dedupe::None, _) => "the downstream cannot deduplicate",
+    };
+    Err(if history.resend.is_some() { RESEND_TOO_LATE } else { why })
+}
+
+/// Until when an *uncertain* effect must have been begun, taking up to `timeout`; `None`: at any time, or never (see
+/// [`may_send_uncertain`]). A person who confirmed a resend said that it may be later.
+pub(crate) fn begin_by(contract: &Contract, timeout: Duration, history: &History) -> Option<Timestamp> {
+    (history.resend != Some(Resend::Confirmed))
+        .then(|| history.safe_until(contract))
+        .flatten()
+        .filter(|safe_until| *safe_until != Timestamp::MAX)
+        .map(|safe_until| safe_until.minus(timeout))
+}
+
+/// When the sweep must look at an effect that nobody claims: once it could not be sent any more.
+pub(crate) fn sweep_at(
+    contract: &Contract,
+    timeout: Duration,
+    history: &History,
+    uncertain: bool,
+) -> Option<Timestamp> {
+    let begin_by = uncertain.then(|| begin_by(contract, timeout, history)).flatten();
+    [begin_by, history.expires_at].into_iter().flatten().min()
 }
 
 /// What becomes of a claimed effect that must not be sent, or of an unclaimed one that the sweep looks at; `None` when it

@@ -142,6 +142,11 @@ impl StoreError {
             })
     }
 
+    /// [`Self::is_refusal`], or one of our own checks on what is enqueued refused it, in words for people.
+    pub fn is_refused_by_a_check(&self) -> bool {
+        self.is_refusal() || self.code().is_some_and(|code| code.starts_with("AC") || code == "P0001")
+    }
+
     /// What the database calls its error.
     fn code(&self) -> Option<String> {
         let Self::Database { source, .. } = self else { return None };

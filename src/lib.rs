@@ -21,6 +21,7 @@ pub mod effect;
 pub mod engine;
 pub mod enqueue;
 pub mod error;
+pub mod follow;
 pub mod guard;
 pub mod key;
 pub mod outcome;
@@ -28,6 +29,7 @@ pub mod schedule;
 pub mod state;
 pub mod store;
 pub mod verb;
+pub mod visible;
 
 pub use effect::{EffectId, IdempotencyKey, NewEffect};
 pub use enqueue::{Enqueue, Enqueued, Outbox};

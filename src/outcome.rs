@@ -116,6 +116,15 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// Every phase.
+    pub const ALL: [Self; 6] =
+        [Self::Render, Self::Connect, Self::Send, Self::Answer, Self::Done, Self::Lease];
+
+    /// The phase that a word stands for.
+    pub fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|phase| phase.as_str() == word)
+    }
+
     /// The word used in the attempt log.
     pub const fn as_str(self) -> &'static str {
         match self {

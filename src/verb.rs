@@ -2,13 +2,17 @@
 //! transaction that judged it, with its audit row.
 
 mod refusal;
+mod resend;
 
 pub use refusal::Refusal;
+pub use resend::may_apply_twice;
+
+use std::time::Duration;
 
 use crate::{
     clock::Timestamp,
     contract::Contract,
-    decision::{CANCELLED_UNCERTAIN, History},
+    decision::{CANCELLED_UNCERTAIN, History, Resend},
     state::State,
 };
 
@@ -17,7 +21,8 @@ use crate::{
 pub enum Verb {
     /// A failed effect again, in a new history; a scheduled or retrying one: due now.
     Retry,
-    /// An in-doubt effect again, same key, exactly one attempt, also past `safe_until`.
+    /// An in-doubt effect again, same key, exactly one attempt: past `safe_until`, and where the key promises nothing, only if it was
+    /// confirmed ([`Actor::confirmed`]).
     Resend,
     /// Call it off; in flight, a request.
     Cancel,
@@ -90,7 +95,7 @@ impl Verb {
     }
 
     /// Whether a reason must be given: where a person changes the outcome or the key, or takes away what others may look for. A
-    /// resend does none of these; what it risks is asked for by a typed confirmation.
+    /// resend does none of these; what it risks is asked for by a typed confirmation, which wants a reason of its own.
     pub const fn needs_reason(&self) -> bool {
         match self {
             Self::ResolveApplied { .. } | Self::ResolveNotApplied | Self::Redact | Self::Reissue { .. } => {
@@ -113,6 +118,9 @@ pub struct Actor {
     /// As part of which bulk: it is marked done in the transaction that acts, and nothing is done where the bulk is not running any
     /// more or the item was dealt with before.
     pub bulk: Option<BulkItem>,
+    /// They were told that it may be applied twice, and confirmed it word for word. Whoever was told that it may not be has confirmed
+    /// nothing: what makes it safe must then still hold when it is sent.
+    pub confirmed: bool,
 }
 
 /// An item of a bulk.
@@ -144,6 +152,10 @@ pub struct Subject {
     pub history: Option<History>,
     /// The contract that its downstream registered, if any worker ever did.
     pub contract: Option<Contract>,
+    /// How long a call to it may take, as registered with the contract.
+    pub timeout: Duration,
+    /// Its downstream knew the key before we ever sent it: the key protects nothing of ours.
+    pub key_used_before: bool,
     /// Before this, the last request may still be travelling.
     pub quiet_at: Option<Timestamp>,
     /// The request hash of its last attempt, and of what would be sent today; `None` where unknown.
@@ -174,8 +186,13 @@ pub enum Change {
     NewHistory,
     /// Due now; nothing else changes.
     DueNow,
-    /// Into the queue for exactly one attempt, whatever `safe_until` says.
-    OneResend,
+    /// Into the queue for exactly one attempt.
+    OneResend {
+        /// Whether `safe_until` still holds.
+        resend: Resend,
+        /// When the sweep looks whether it may still be sent.
+        sweep_at: Option<Timestamp>,
+    },
     /// A mark for the next settle or sweep.
     RequestCancel,
     /// Out of the queue with this state; for *succeeded* with the response given.
@@ -212,7 +229,7 @@ pub fn judge(
     }
     match verb {
         Verb::Retry => retry(subject),
-        Verb::Resend => resend(subject, now),
+        Verb::Resend => resend::judge(subject, actor, now),
         Verb::Cancel => cancel(subject, now),
         Verb::ResolveApplied { .. } => {
             in_doubt_and_quiet(verb, subject, now).map(|()| Change::End(State::Succeeded))
@@ -260,22 +277,6 @@ fn retry(subject: &Subject) -> Result<Change, Refusal> {
             subject,
             "Reissue it: a new effect with a new key.",
         )),
-    }
-}
-
-fn resend(subject: &Subject, now: Timestamp) -> Result<Change, Refusal> {
-    in_doubt_and_quiet(&Verb::Resend, subject, now)?;
-    if subject.superseded {
-        return Err(Refusal::Superseded);
-    }
-    let expires_at = subject.history.as_ref().and_then(|history| history.expires_at);
-    if let Some(at) = expires_at.filter(|at| now >= *at) {
-        return Err(Refusal::Expired { at });
-    }
-    match &subject.pinned {
-        // An operation that is gone would not be rendered as it was either.
-        Some(Pinned { sent, today }) if today.as_ref() != Some(sent) => Err(Refusal::RequestChanged),
-        Some(_) | None => Ok(Change::OneResend),
     }
 }
 

@@ -16,6 +16,9 @@ mod guard;
 mod downstreams;
 
 #[cfg(test)]
+mod dashboard;
+
+#[cfg(test)]
 mod e2e;
 
 #[cfg(test)]

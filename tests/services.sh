@@ -14,6 +14,9 @@
 #   AFTERCOMMIT_TEST_PYTHON       a Python with tests/requirements.txt
 #   AFTERCOMMIT_TEST_LOCALSTRIPE  localstripe, of tests/requirements.txt
 #   AFTERCOMMIT_TEST_STRIPE_MOCK  autostart.js of stripe-stateful-mock
+#   AFTERCOMMIT_TEST_NODE         a folder whose node_modules has what tests/package.json lists
+#   AFTERCOMMIT_TEST_CHROMIUM     Debian's Chromium
+#   AFTERCOMMIT_TEST_NGINX        Debian's nginx, for tests that start one in front of a dashboard
 # shellcheck shell=bash
 
 scratch=$(mktemp -d -t aftercommit.XXXXXX)
@@ -300,14 +303,22 @@ start_services() {
 
   nats=$(PATH=$PATH:/usr/sbin command -v nats-server || true)
   exim=$(PATH=$PATH:/usr/sbin command -v exim4 || true)
+  nginx=$(PATH=$PATH:/usr/sbin command -v nginx || true)
   local missing=()
   [ -n "$nats" ] || missing+=(nats-server)
   [ -n "$exim" ] || missing+=(exim4-daemon-light)
+  [ -n "$nginx" ] || missing+=(nginx-light)
   command -v redis-server >/dev/null || missing+=(redis-server)
+  command -v promtool >/dev/null || missing+=(prometheus) # for its promtool; the server is not started
   if [ ${#missing[@]} -gt 0 ]; then apt_install "${missing[@]}"; fi
   nats=$(PATH=$PATH:/usr/sbin command -v nats-server)
   exim=$(PATH=$PATH:/usr/sbin command -v exim4)
-  export AFTERCOMMIT_TEST_NATS_SERVER=$nats
+  nginx=$(PATH=$PATH:/usr/sbin command -v nginx)
+  export AFTERCOMMIT_TEST_NATS_SERVER=$nats AFTERCOMMIT_TEST_NGINX=$nginx
+
+  # With fonts, or every page would be of boxes.
+  command -v chromium >/dev/null || apt_install chromium fonts-liberation
+  export AFTERCOMMIT_TEST_CHROMIUM=${AFTERCOMMIT_TEST_CHROMIUM:-$(command -v chromium)}
 
   rabbitmq=/usr/lib/rabbitmq/bin/rabbitmq-server
   export AFTERCOMMIT_TEST_RABBITMQ=$rabbitmq
@@ -323,10 +334,11 @@ start_services() {
     export AFTERCOMMIT_TEST_PYTHON=$cache/python/bin/python
   fi
   export AFTERCOMMIT_TEST_LOCALSTRIPE=${AFTERCOMMIT_TEST_LOCALSTRIPE:-$(dirname "$AFTERCOMMIT_TEST_PYTHON")/localstripe}
-  if [ -z "${AFTERCOMMIT_TEST_STRIPE_MOCK:-}" ]; then
+  if [ -z "${AFTERCOMMIT_TEST_NODE:-}" ]; then
     install_once node tests/package-lock.json node_packages
-    export AFTERCOMMIT_TEST_STRIPE_MOCK=$cache/node/node_modules/stripe-stateful-mock/autostart.js
+    export AFTERCOMMIT_TEST_NODE=$cache/node
   fi
+  export AFTERCOMMIT_TEST_STRIPE_MOCK=${AFTERCOMMIT_TEST_STRIPE_MOCK:-$AFTERCOMMIT_TEST_NODE/node_modules/stripe-stateful-mock/autostart.js}
   exec 9>&-
 
   if [ -z "${AFTERCOMMIT_TEST_POSTGRES:-}" ]; then start_postgres; fi

@@ -32,6 +32,33 @@ ALTER TABLE aftercommit.audit ADD COLUMN from_address text, ADD COLUMN bulk bigi
 CREATE INDEX audit_downstream ON aftercommit.audit (downstream, id) WHERE downstream IS NOT NULL;
 CREATE INDEX audit_who ON aftercommit.audit (who, id);
 
+-- As in step 10, and from where; who says no more than five things does not say that one.
+DROP FUNCTION aftercommit.switch_endpoint;
+CREATE FUNCTION aftercommit.switch_endpoint(of_downstream text, named text, why_disabled text, by_whom text, for_reason text,
+  from_where text DEFAULT NULL)
+RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF why_disabled IS NULL THEN
+    UPDATE aftercommit.endpoints AS e
+    SET disabled_at = NULL, disabled_reason = NULL, disabled_itself = false, failing_since = NULL, updated_at = clock_timestamp()
+    WHERE e.downstream = of_downstream AND e.name = named AND e.disabled_at IS NOT NULL;
+  ELSE
+    INSERT INTO aftercommit.endpoints AS e (downstream, name, disabled_at, disabled_reason)
+    VALUES (of_downstream, named, clock_timestamp(), why_disabled)
+    ON CONFLICT (downstream, name) DO UPDATE
+    SET disabled_at = excluded.disabled_at, disabled_reason = excluded.disabled_reason, disabled_itself = false,
+        updated_at = clock_timestamp()
+    WHERE e.disabled_at IS NULL;
+  END IF;
+  IF NOT FOUND THEN RETURN false; END IF;
+  INSERT INTO aftercommit.audit (who, verb, downstream, reason, from_address)
+  VALUES (by_whom, CASE WHEN why_disabled IS NULL THEN 'enable_endpoint' ELSE 'disable_endpoint' END, of_downstream,
+          left(concat_ws(': ', named, coalesce(for_reason, why_disabled)), 1000), from_where);
+  RETURN true;
+END
+$$;
+
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Bulks
 -- ---------------------------------------------------------------------------------------------------------------------
@@ -98,6 +125,13 @@ BEGIN
   RETURN dropped;
 END
 $$;
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Resend
+-- ---------------------------------------------------------------------------------------------------------------------
+
+-- A person's one resend that nobody confirmed: not sent past `safe_until`. (`resend`: one that was, sent whenever it can be.)
+ALTER TABLE aftercommit.queue ADD COLUMN resend_unconfirmed boolean NOT NULL DEFAULT false;
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Traffic
@@ -227,7 +261,7 @@ $$;
 -- Rights
 -- ---------------------------------------------------------------------------------------------------------------------
 
-REVOKE ALL ON FUNCTION aftercommit.reissue, aftercommit.drop_bulks FROM PUBLIC;
+REVOKE ALL ON FUNCTION aftercommit.reissue, aftercommit.drop_bulks, aftercommit.switch_endpoint FROM PUBLIC;
 
 -- BEGIN roles: may be run again, by somebody who may make roles.
 DO $roles$
@@ -254,7 +288,7 @@ BEGIN
   END IF;
   IF to_regrole('aftercommit_operator') IS NOT NULL THEN
     GRANT INSERT, UPDATE ON aftercommit.bulks, aftercommit.bulk_items TO aftercommit_operator;
-    GRANT EXECUTE ON FUNCTION aftercommit.reissue TO aftercommit_operator;
+    GRANT EXECUTE ON FUNCTION aftercommit.reissue, aftercommit.switch_endpoint TO aftercommit_operator;
   END IF;
 END
 $roles$;
@@ -269,6 +303,7 @@ BEGIN
   EXECUTE format('ALTER TABLE aftercommit.bulk_items OWNER TO %s', new_owner);
   EXECUTE format('ALTER TABLE aftercommit.traffic OWNER TO %s', new_owner);
   EXECUTE format('ALTER FUNCTION aftercommit.reissue OWNER TO %s', new_owner);
+  EXECUTE format('ALTER FUNCTION aftercommit.switch_endpoint OWNER TO %s', new_owner);
   EXECUTE format('ALTER FUNCTION aftercommit.drop_bulks OWNER TO %s', new_owner);
 END
 $owner$;

@@ -54,6 +54,13 @@ CREATE INDEX aftercommit_bulk_items_open ON aftercommit_bulk_items (bulk, n) WHE
 CREATE INDEX aftercommit_bulk_items_odd ON aftercommit_bulk_items (bulk, n) WHERE outcome IN ('refused', 'stale', 'gone');
 
 -- ---------------------------------------------------------------------------------------------------------------------
+-- Resend
+-- ---------------------------------------------------------------------------------------------------------------------
+
+-- A person's one resend that nobody confirmed: not sent past `safe_until`. (`resend`: one that was, sent whenever it can be.)
+ALTER TABLE aftercommit_queue ADD COLUMN resend_unconfirmed INTEGER NOT NULL DEFAULT 0 CHECK (resend_unconfirmed IN (0, 1));
+
+-- ---------------------------------------------------------------------------------------------------------------------
 -- Traffic
 -- ---------------------------------------------------------------------------------------------------------------------
 

@@ -111,7 +111,7 @@ fn any_outcome() -> impl Strategy<Value = Outcome> {
 fn any_history() -> impl Strategy<Value = History> {
     let times = (any_time(), option::of(any_time()), option::of(any_time()), option::of(any_time()));
     let counts = (any::<i64>(), any::<u32>(), any::<u32>());
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let flags = (any::<bool>(), any::<bool>(), any::<(bool, bool)>(), any::<bool>());
     (times, counts, flags, any_window(), prop::bool::weighted(0.05)).prop_map(
         |(
             (started_at, first_sent_at, expires_at, travels_until),
@@ -120,7 +120,7 @@ fn any_history() -> impl Strategy<Value = History> {
             window,
             applied_late,
         )| {
-            let (uncertain, sent_before, resend, cancel_requested) = flags;
+            let (uncertain, sent_before, (confirmed, unconfirmed), cancel_requested) = flags;
             History {
                 id: EffectId::new(id),
                 uncertain,
@@ -131,7 +131,7 @@ fn any_history() -> impl Strategy<Value = History> {
                 first_sent_at,
                 window_at_claim: window,
                 expires_at,
-                resend,
+                resend: Resend::stored(confirmed, unconfirmed),
                 cancel_requested,
                 applied_late,
                 travels_until,
@@ -187,7 +187,8 @@ proptest! {
                 prop_assert_eq!(in_doubt, may_have_been_applied, "unsent: {:?}", unsent);
                 break;
             }
-            prop_assert!(!may_have_been_applied || history.resend || safe_to_send(&contract, timeout, &history, now));
+            let confirmed = history.resend == Some(Resend::Confirmed);
+            prop_assert!(!may_have_been_applied || confirmed || safe_to_send(&contract, timeout, &history, now));
             let decision = decide(&policy, &contract, timeout, &history, &outcome, now);
             may_have_been_applied |= matches!(
                 outcome.finding,
@@ -199,7 +200,7 @@ proptest! {
                 }
                 Decision::Cancel | Decision::Expire => prop_assert!(!may_have_been_applied, "{:?}", decision),
                 Decision::RetryAt(at) if may_have_been_applied => {
-                    prop_assert!(!history.resend, "exactly one resend");
+                    prop_assert!(history.resend.is_none(), "exactly one resend");
                     prop_assert!(safe_to_send(&contract, timeout, &history, *at), "unsafe retry");
                     prop_assert!(!history.cancel_requested, "retried although cancelled");
                 }

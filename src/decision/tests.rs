@@ -1,5 +1,7 @@
 //! Defends the decision table of the design, cell by cell: every row × certain or uncertain × every contract × probe or
-//! none × budget × cancel × resend, against an oracle that is written from the design's words and not from the code.
+//! none × budget × cancel × resend (confirmed or not), against an oracle that is written from the design's words and not from the code.
+
+mod resend;
 
 use super::*;
 use crate::outcome::Phase;
@@ -69,14 +71,14 @@ struct Cell {
     stores: Stores,
     budget_left: bool,
     cancel: bool,
-    resend: bool,
+    resend: Option<Resend>,
 }
 
 impl Cell {
     /// Every cell that can be: only an uncertain effect is resent.
     fn all() -> impl Iterator<Item = Self> {
         PROMISES.into_iter().flat_map(|promise| {
-            (0u8..128).map(move |bits| {
+            (0u16..256).map(move |bits| {
                 let bit = |n: u8| bits & (1 << n) != 0;
                 Self {
                     promise,
@@ -86,7 +88,7 @@ impl Cell {
                     stores: if bit(3) { Stores::Any } else { Stores::Success },
                     budget_left: bit(4),
                     cancel: bit(5),
-                    resend: bit(0) && bit(6),
+                    resend: Resend::stored(bit(0) && bit(6), bit(0) && bit(7)),
                 }
             })
         })
@@ -120,7 +122,8 @@ impl Cell {
 
     /// A row that says *retry* of an effect that may have been applied.
     fn retry_uncertain(&self) -> Want {
-        let may = self.promise.sends_uncertain_again() && self.budget_left && !self.cancel && !self.resend;
+        let may =
+            self.promise.sends_uncertain_again() && self.budget_left && !self.cancel && self.resend.is_none();
         if may { Want::Retry } else { self.doubt() }
     }
 }
@@ -164,7 +167,7 @@ pub(super) fn history() -> History {
         first_sent_at: Some(NOW.minus(HOUR)),
         window_at_claim: None,
         expires_at: None,
-        resend: false,
+        resend: None,
         cancel_requested: false,
         applied_late: false,
         travels_until: Some(NOW.plus(TIMEOUT)),
@@ -245,7 +248,7 @@ fn applied_and_already_done_succeed() {
 fn the_first_requests_stored_refusal_fails_certain_and_uncertain_alike_but_not_on_a_resend_past_the_window() {
     row(Finding::Rejected(About::FirstRequest), |cell| {
         // The downstream may have forgotten the first request: what it replays may be its answer to an earlier resend.
-        if cell.resend && cell.promise == Promise::KeyOutside { cell.doubt() } else { Want::Fail }
+        if cell.resend.is_some() && cell.promise == Promise::KeyOutside { cell.doubt() } else { Want::Fail }
     });
 }
 
@@ -367,7 +370,7 @@ fn the_clock_settles_nothing_that_a_claim_may_have_sent() {
             let expires_at = Some(if expired { NOW } else { NOW.plus(HOUR) });
             let history = History { expires_at, ..cell.history() };
             let decision = before_sending(&cell.contract(), TIMEOUT, &history, NOW).as_ref().map(kind_unsent);
-            let may_send = cell.resend || cell.promise.sends_uncertain_again();
+            let may_send = cell.resend == Some(Resend::Confirmed) || cell.promise.sends_uncertain_again();
             let want = match (cell.uncertain, cell.cancel) {
                 (false, true) => Some("cancel"),
                 (false, false) => expired.then_some("expire"),

@@ -119,7 +119,7 @@ fn put_off(shared: &Shared, holding: Holding, terms: &Terms, wait: Duration) -> 
     let until = now.plus(wait.mul_f64(0.5 + unit(holding.claim.effect.id, holding.claim.number)));
     let history = &holding.claim.history;
     let next = held_by::held(terms, history, (now, Some(until)), Whose::Effect);
-    let sweep_at = super::settle::sweep_at(&terms.contract, terms.timeout, history, history.uncertain);
+    let sweep_at = decision::sweep_at(&terms.contract, terms.timeout, history, history.uncertain);
     unstarted(shared, holding, next, sweep_at)
 }
 
@@ -148,7 +148,7 @@ fn held_back(shared: &Shared, holding: Holding, terms: &Terms) -> Settling {
     let until = budget::held_until(shared, &holding, now);
     let next = must_not_send(&holding.claim, terms, now)
         .map_or_else(|| held_by::held(terms, history, (now, until), holding.pass.whose), Next::Decided);
-    let sweep_at = super::settle::sweep_at(&terms.contract, terms.timeout, history, history.uncertain);
+    let sweep_at = decision::sweep_at(&terms.contract, terms.timeout, history, history.uncertain);
     unstarted(shared, holding, next, sweep_at)
 }
 
@@ -272,11 +272,7 @@ struct Door {
 impl Door {
     fn new(shared: &Shared, terms: &Terms, holding: &Holding, stop: &Stop) -> Self {
         let history = &holding.claim.history;
-        let safe_until = (history.uncertain && !history.resend)
-            .then(|| history.safe_until(&terms.contract))
-            .flatten()
-            .map(|safe_until| safe_until.minus(terms.timeout));
-        let begin_by = [safe_until, history.expires_at].into_iter().flatten().min();
+        let begin_by = decision::sweep_at(&terms.contract, terms.timeout, history, history.uncertain);
         Self {
             clock: shared.clock.clone(),
             held: holding.held.clone(),

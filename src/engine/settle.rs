@@ -7,8 +7,8 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::found::unstarted;
 use self::found::{Attempted, Unstarted, not_begun};
-pub(super) use self::found::{sweep_at, unstarted};
 use super::{
     Counters, Outages, SETTLE_BATCH_MAX, SETTLE_LINGER, Shared, attempt::Holding, intake::Slot, late,
     lease::Held, memory::Trace,

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Counters, Outages, Shared, Stop, settle};
+use super::{Counters, Outages, Shared, Stop};
 use crate::{
     clock::Timestamp,
     decision::{self, Decision, History},
@@ -125,7 +125,7 @@ fn judge_expired(lost: &Expired, terms: &RegisteredTerms, now: Timestamp) -> Set
         counts: true,
         uncertain,
         quiet_at: Some(lost.lease_until.plus(terms.contract.margin)),
-        sweep_at: settle::sweep_at(&terms.contract, terms.timeout, &lost.history, uncertain),
+        sweep_at: decision::sweep_at(&terms.contract, terms.timeout, &lost.history, uncertain),
         response: None,
         refusal_stored: false,
     }
@@ -149,7 +149,7 @@ async fn sweep_overdue(shared: &Shared, overdue: &[Overdue]) -> Result<usize, St
             // A window that was narrowed was widened again: it is looked at when it passes now, and not before, or a few
             // such effects would stand at the head of every look.
             None => Settlement {
-                sweep_at: settle::sweep_at(
+                sweep_at: decision::sweep_at(
                     &terms.contract,
                     terms.timeout,
                     &late.history,

@@ -109,7 +109,7 @@ fn every_change_that_a_person_may_order_is_a_legal_transition() {
     use crate::verb::tests::{everything_judged, subject_is_uncertain};
     for (subject, verb, change) in everything_judged() {
         let to = match change {
-            Change::NewHistory | Change::OneResend => State::Ready,
+            Change::NewHistory | Change::OneResend { .. } => State::Ready,
             // The state follows from the due time; asking to cancel changes it only at the settle.
             Change::DueNow => State::Ready,
             Change::RequestCancel | Change::Redact | Change::Reissue(None) => continue,

@@ -55,7 +55,7 @@ pub enum Sign {
 }
 
 /// Whether calls may go to an origin.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Breaker {
     /// They may.

@@ -83,7 +83,7 @@ pub struct PausedBy {
 pub enum Acted {
     /// Done, in one transaction with its audit row.
     Done,
-    /// Nothing was changed: it is paused already (by this), or, for a resume, it is not.
+    /// Nothing was changed: it is paused already (by this), or, for a resume, it is not, or by another pause than the one seen.
     AsItWas(Option<PausedBy>),
     /// Nobody ever registered a downstream of this name.
     NotFound,
@@ -95,8 +95,13 @@ pub trait Pause: Send + Sync {
     /// Nothing more is sent to the downstream until it is resumed; calls that are under way go on.
     async fn pause(&self, downstream: &str, actor: &Actor) -> Result<Acted, StoreError>;
 
-    /// Ends a pause, whoever began it. What is due is due at once.
-    async fn resume(&self, downstream: &str, actor: &Actor) -> Result<Acted, StoreError>;
+    /// Ends the pause that was seen, by when it began; where none is named, any. What is due is due at once.
+    async fn resume(
+        &self,
+        downstream: &str,
+        actor: &Actor,
+        seen: Option<Timestamp>,
+    ) -> Result<Acted, StoreError>;
 }
 
 /// Reports by origin, in the order of the names; of one origin in the order they were given.

@@ -7,7 +7,7 @@ use crate::{clock::Timestamp, effect::EffectId, state::State};
 pub struct Causes {
     /// Newest first.
     pub rows: Vec<CauseRow>,
-    /// How many were looked at: [`super::SEARCH_WINDOW`] at most.
+    /// How many were looked at: [`super::CAUSES_WINDOW`] at most.
     pub searched: u64,
     /// Whether these are all that there are.
     pub whole: bool,

@@ -34,8 +34,8 @@ pub use claim::{
 pub use doctor::{Connections, EngineFacts, Examine, Examined, PostgresFacts, Session, SqliteFacts};
 pub use endpoints::Endpoints;
 pub use page::{
-    Content, Count, DownstreamInfo, Filter, Intent, LoggedAttempt, Look, PAGE_MAX, Page, SEARCH_WINDOW,
-    Status, WorkerInfo,
+    CAUSES_WINDOW, Content, Count, DownstreamInfo, Filter, Intent, LoggedAttempt, Look, PAGE_MAX, Page,
+    SEARCH_WINDOW, Status, WorkerInfo,
 };
 pub use probe::{DueProbe, ProbeSettlement, ProbeWant, Probes};
 pub use record::{AuditFilter, Audited, RequestFilter, RequestInfo, RequestPlace, UnknownPlace};
@@ -215,8 +215,9 @@ pub trait Operate: Send + Sync {
     ) -> Result<Acted, StoreError>;
 
     /// Writes an effect in a transaction of its own; a mail to several people becomes one effect each, as `enqueue()` in SQL makes
-    /// of it. On PostgreSQL the login needs the right to INSERT effects.
-    async fn enqueue(&self, effect: &NewEffect) -> Result<Vec<Enqueued>, EnqueueError>;
+    /// of it. What is written has its audit row, in the same transaction; what was found there already has none. On PostgreSQL the
+    /// login needs the right to INSERT effects, beside an operator's.
+    async fn enqueue(&self, effect: &NewEffect, actor: &Actor) -> Result<Vec<Enqueued>, EnqueueError>;
 }
 
 /// A database, whichever it is.

@@ -10,6 +10,10 @@ pub const PAGE_MAX: u32 = 1000;
 /// How many of the newest candidates one page looks through for what no index serves.
 pub const SEARCH_WINDOW: u32 = 10_000;
 
+/// How many of the newest effects have their causes told. Each is read with its last attempt, and grouped: twice as many would
+/// let people wait at ten million effects.
+pub const CAUSES_WINDOW: u32 = 5_000;
+
 /// Which effects to list: newest first, by id. What is `None` or empty does not narrow.
 ///
 /// `states`, `downstream`, `key`, `metadata`, `ids` and `before` are served by indexes, and times by a search by halves over the

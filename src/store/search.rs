@@ -50,6 +50,8 @@ pub(super) struct Plan {
     pub(super) rest: Rest,
     /// The candidates looked at, at most.
     pub(super) candidates: u32,
+    /// The unfinished effects looked through for them, at most.
+    pub(super) queue: u32,
 }
 
 impl Plan {
@@ -76,7 +78,16 @@ impl Plan {
             metadata: metadata.is_some() && !known,
             error: filter.error.is_some(),
         };
-        Self { source, rest, candidates: 0 }.measured(filter)
+        Self { source, rest, candidates: 0, queue: QUEUE_WINDOW }.measured(filter)
+    }
+
+    /// The same for a first look at the newest `candidates` alone.
+    #[cfg_attr(
+        not(feature = "postgres"),
+        expect(dead_code, reason = "SQLite's index of metadata is in the order of the numbers")
+    )]
+    pub(super) fn at_first(self, candidates: u32) -> Self {
+        Self { candidates, queue: 10 * candidates, ..self }
     }
 
     /// The same where the source knows no downstream.
@@ -147,7 +158,7 @@ impl Found {
             _ if full => last,
             _ => floor,
         };
-        let of_queue = floor.filter(|_| !more).map(|_| u64::from(QUEUE_WINDOW));
+        let of_queue = floor.filter(|_| !more).map(|_| u64::from(plan.queue));
         // A page that is full is the newest of what fits, whatever stands below.
         let by_metadata = Rest { metadata: false, ..plan.rest }.is_nothing();
         let searched = if by_metadata { plan.rest.metadata && full && !more } else { plan.searches() };

@@ -37,6 +37,11 @@ pub enum Refusal {
         "the request would differ from the one that was sent (its downstream's configuration changed): restore the configuration, or resolve the effect"
     )]
     RequestChanged,
+    /// A resend may be applied twice, and nobody confirmed that it may.
+    #[error(
+        "its downstream does not, or not any more, certainly recognise the key, so that a resend may be applied twice, which was not confirmed: look at it again"
+    )]
+    Unconfirmed,
     /// `expires_at` has passed: nothing may begin any more, not even a resend.
     #[error("it was not to be begun after {at}, so it cannot be sent again: resolve it")]
     Expired {

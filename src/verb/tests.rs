@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use super::*;
-use crate::{contract::OnUnknown, effect::EffectId};
+use crate::{
+    contract::{Dedupe, OnUnknown, Window},
+    effect::EffectId,
+};
 
 const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -34,9 +37,13 @@ fn somebody() -> Actor {
     Actor {
         who: "mika".to_owned(),
         reason: Some("the vendor's page shows it".to_owned()),
+        confirmed: true,
         ..Actor::default()
     }
 }
+
+/// A resend that was confirmed, where nothing expires.
+const RESENT: Change = Change::OneResend { resend: Resend::Confirmed, sweep_at: None };
 
 fn subject(state: State, uncertain: bool) -> Subject {
     let history = History {
@@ -49,7 +56,7 @@ fn subject(state: State, uncertain: bool) -> Subject {
         first_sent_at: uncertain.then(|| NOW.minus(HOUR)),
         window_at_claim: None,
         expires_at: None,
-        resend: false,
+        resend: None,
         cancel_requested: false,
         applied_late: false,
         travels_until: None,
@@ -59,6 +66,8 @@ fn subject(state: State, uncertain: bool) -> Subject {
         token: 5,
         history: (!state.is_terminal()).then_some(history),
         contract: Some(Contract::none(OnUnknown::Hold)),
+        timeout: Duration::from_secs(20),
+        key_used_before: false,
         quiet_at: None,
         pinned: None,
         superseded: false,
@@ -103,7 +112,7 @@ fn ordered(verb: &Verb, state: State, uncertain: bool) -> Option<Change> {
     match (verb, state) {
         (Verb::Retry, State::Failed) => Some(Change::NewHistory),
         (Verb::Retry, State::Scheduled | State::Retrying) => Some(Change::DueNow),
-        (Verb::Resend, State::InDoubt) => Some(Change::OneResend),
+        (Verb::Resend, State::InDoubt) => Some(RESENT),
         (Verb::Cancel, State::InFlight) => Some(Change::RequestCancel),
         (Verb::Cancel, state) if state.is_pending() && uncertain => {
             Some(Change::Park("cancelled while its outcome was unknown".to_owned()))
@@ -166,7 +175,8 @@ fn who_changes_an_outcome_says_why() {
             assert_eq!(refused, Err(Refusal::NeedsReason { verb: verb.as_str() }));
         }
     }
-    assert_eq!(judge(&Verb::Resend, &Actor::default(), None, &in_doubt, NOW), Ok(Change::OneResend));
+    let reasonless = Actor { confirmed: true, ..Actor::default() };
+    assert_eq!(judge(&Verb::Resend, &reasonless, None, &in_doubt, NOW), Ok(RESENT));
 }
 
 #[test]
@@ -188,7 +198,7 @@ fn a_resend_needs_the_request_that_was_sent() {
         let subject = Subject { pinned, ..subject(State::InDoubt, true) };
         judge(&Verb::Resend, &somebody(), None, &subject, NOW)
     };
-    assert_eq!(with(b"a", Some(b"a")), Ok(Change::OneResend));
+    assert_eq!(with(b"a", Some(b"a")), Ok(RESENT));
     assert_eq!(with(b"a", Some(b"b")), Err(Refusal::RequestChanged));
     assert_eq!(with(b"a", None), Err(Refusal::RequestChanged), "the operation is gone");
 }
@@ -200,8 +210,51 @@ fn a_resend_is_for_what_is_past_its_window_but_not_for_what_has_expired() {
         subject.history.as_mut().expect("it has not ended").expires_at = Some(at);
         judge(&Verb::Resend, &somebody(), None, &subject, NOW)
     };
-    assert_eq!(expiring(NOW.plus(Duration::from_micros(1))), Ok(Change::OneResend));
+    let later = NOW.plus(Duration::from_micros(1));
+    let swept = Change::OneResend { resend: Resend::Confirmed, sweep_at: Some(later) };
+    assert_eq!(expiring(later), Ok(swept), "the sweep looks at it when it expires");
     assert_eq!(expiring(NOW), Err(Refusal::Expired { at: NOW }));
+}
+
+/// Of a downstream with this contract, first sent an hour ago.
+fn resent(contract: Option<Contract>, confirmed: bool) -> Result<Change, Refusal> {
+    let mut subject = Subject { contract, ..subject(State::InDoubt, true) };
+    let history = subject.history.as_mut().expect("it has not ended");
+    history.window_at_claim = subject.contract.as_ref().and_then(|contract| contract.window);
+    judge(&Verb::Resend, &Actor { confirmed, ..somebody() }, None, &subject, NOW)
+}
+
+#[test]
+fn a_resend_that_nobody_confirmed_is_refused_where_it_may_be_applied_twice() {
+    let lookup = Contract { dedupe: Dedupe::Lookup, ..Contract::none(OnUnknown::Hold) };
+    let at_its_end = Contract { margin: HOUR * 23, ..Contract::key(Some(Window::For(HOUR * 24))) };
+    for contract in [
+        None,
+        Some(Contract::none(OnUnknown::Hold)),
+        Some(Contract::none(OnUnknown::Retry)),
+        Some(lookup),
+        Some(Contract::key(None)),
+        Some(at_its_end),
+    ] {
+        assert_eq!(resent(contract.clone(), false), Err(Refusal::Unconfirmed), "{contract:?}");
+        assert_eq!(resent(contract.clone(), true), Ok(RESENT), "{contract:?}");
+    }
+    let forever = Contract::key(Some(Window::Forever));
+    let mut used =
+        Subject { contract: Some(forever.clone()), key_used_before: true, ..subject(State::InDoubt, true) };
+    used.history.as_mut().expect("it has not ended").window_at_claim = forever.window;
+    let unconfirmed = Actor { confirmed: false, ..somebody() };
+    assert_eq!(judge(&Verb::Resend, &unconfirmed, None, &used, NOW), Err(Refusal::Unconfirmed));
+}
+
+#[test]
+fn a_resend_that_nobody_confirmed_is_looked_at_when_it_could_not_be_sent_in_time_any_more() {
+    let unconfirmed = |sweep_at| Ok(Change::OneResend { resend: Resend::Unconfirmed, sweep_at });
+    let day = Contract::key(Some(Window::For(HOUR * 24)));
+    let begin_by = NOW.plus(HOUR * 23).minus(day.margin).minus(Duration::from_secs(20));
+    assert_eq!(resent(Some(day.clone()), false), unconfirmed(Some(begin_by)));
+    assert_eq!(resent(Some(day), true), Ok(RESENT), "whoever confirmed it said that it may be later");
+    assert_eq!(resent(Some(Contract::key(Some(Window::Forever))), false), unconfirmed(None));
 }
 
 #[test]

@@ -37,6 +37,11 @@ pub(super) fn stripe_mock() -> String {
     required("AFTERCOMMIT_TEST_STRIPE_MOCK")
 }
 
+/// nginx, for tests that start one of their own.
+pub(crate) fn nginx() -> String {
+    required("AFTERCOMMIT_TEST_NGINX")
+}
+
 /// The localstripe program.
 pub(super) fn localstripe() -> String {
     required("AFTERCOMMIT_TEST_LOCALSTRIPE")

@@ -11,14 +11,20 @@ use super::{
     environment,
     processes::{Process, aftercommit, eventually, run, run_ok},
 };
-use crate::support::{Settling, TestDatabase, Worker, key_terms, on_every_database, on_postgres, registered};
+use crate::{
+    dashboard::{Reach, here_and_there},
+    support::{Settling, TestDatabase, Worker, key_terms, on_every_database, on_postgres, registered},
+};
 
-on_every_database! {
+here_and_there! {
     a_dry_run_tells_what_would_be_done_and_does_nothing,
     what_was_chosen_is_retried_once_confirmed,
     what_a_filter_leaves_out_is_left_alone,
     a_resend_wants_the_number_typed,
     a_state_that_forbids_it_is_counted_by_reason,
+}
+on_every_database! {
+    a_bulk_of_a_dashboard_is_called_off_by_whoever_follows_it,
 }
 on_postgres! {
     an_interrupted_run_finishes_what_it_began_and_says_how_much,
@@ -27,10 +33,10 @@ on_postgres! {
 
 const SOON: Duration = Duration::from_secs(60);
 
-fn effects(db: &TestDatabase, words: &str) -> Command {
+fn effects(reach: &Reach, words: &str) -> Command {
     let mut command = aftercommit();
     command.arg("effects").args(words.split_whitespace());
-    command.env("DATABASE_URL", &db.url).current_dir(std::env::temp_dir());
+    reach.lead(&mut command);
     command
 }
 
@@ -58,40 +64,40 @@ async fn count(db: &TestDatabase, state: State) -> u64 {
     counts.iter().filter(|count| count.state == state).map(|count| count.effects).sum()
 }
 
-async fn a_dry_run_tells_what_would_be_done_and_does_nothing(db: &TestDatabase) {
+async fn a_dry_run_tells_what_would_be_done_and_does_nothing(db: &TestDatabase, reach: &Reach) {
     failed(db, "pay", 3).await;
     failed(db, "mail", 2).await;
-    let out = run_ok(&mut effects(db, "retry --all --state failed --dry-run --json"), SOON).await;
+    let out = run_ok(&mut effects(reach, "retry --all --state failed --dry-run --json"), SOON).await;
     let told: Value = serde_json::from_str(&out).expect("one object");
     assert_eq!((&told["dry_run"], &told["effects"]), (&true.into(), &5.into()), "{told}");
     assert_eq!(told["by_downstream"], serde_json::json!({ "mail": 2, "pay": 3 }));
-    let out = run_ok(&mut effects(db, "retry --all --state failed --dry-run"), SOON).await;
+    let out = run_ok(&mut effects(reach, "retry --all --state failed --dry-run"), SOON).await;
     assert!(out.contains("5 effects, now failed, will be attempted again from the start"), "{out}");
     assert_eq!(count(db, State::Failed).await, 5);
 }
 
-async fn what_was_chosen_is_retried_once_confirmed(db: &TestDatabase) {
+async fn what_was_chosen_is_retried_once_confirmed(db: &TestDatabase, reach: &Reach) {
     failed(db, "pay", 3).await;
-    let (status, _, err) = run(&mut effects(db, "retry --all --state failed"), SOON).await;
+    let (status, _, err) = run(&mut effects(reach, "retry --all --state failed"), SOON).await;
     assert_eq!(status.code(), Some(2), "nobody can be asked: {err}");
     assert!(err.contains("--yes"), "{err}");
     assert_eq!(count(db, State::Failed).await, 3);
-    let mut command = effects(db, "retry --all --state failed --downstream pay --yes --json");
+    let mut command = effects(reach, "retry --all --state failed --downstream pay --yes --json");
     let told: Value = serde_json::from_str(&run_ok(&mut command, SOON).await).expect("one object");
     assert_eq!((&told["verb"], &told["effects"], &told["done"]), (&"retry".into(), &3.into(), &3.into()));
     assert_eq!((count(db, State::Failed).await, count(db, State::Ready).await), (0, 3));
     let audit = db.sql.number("SELECT count(*) FROM aftercommit.audit WHERE verb = 'retry'").await;
     assert_eq!(audit, 3, "each has its row");
-    let (status, _, err) = run(&mut effects(db, "retry --all --state failed --yes"), SOON).await;
+    let (status, _, err) = run(&mut effects(reach, "retry --all --state failed --yes"), SOON).await;
     assert!(status.success() && err.contains("nothing was done"), "{err}");
 }
 
-async fn what_a_filter_leaves_out_is_left_alone(db: &TestDatabase) {
+async fn what_a_filter_leaves_out_is_left_alone(db: &TestDatabase, reach: &Reach) {
     let ids = failed(db, "pay", 4).await;
     failed(db, "mail", 1).await;
-    run_ok(&mut effects(db, "retry --all --state failed --downstream pay --limit 1 --yes"), SOON).await;
+    run_ok(&mut effects(reach, "retry --all --state failed --downstream pay --limit 1 --yes"), SOON).await;
     assert_eq!(db.state(ids[0]).await, State::Ready, "the oldest first");
-    run_ok(&mut effects(db, "retry --all --state failed --older-than 1h --yes"), SOON).await;
+    run_ok(&mut effects(reach, "retry --all --state failed --older-than 1h --yes"), SOON).await;
     assert_eq!(count(db, State::Failed).await, 4, "none is that old");
     for (words, says) in [
         ("retry --all --state in_doubt --yes", "takes failed"),
@@ -99,20 +105,20 @@ async fn what_a_filter_leaves_out_is_left_alone(db: &TestDatabase) {
         ("retry --state failed", "--all"),
         ("retry 1 --all --state failed", "cannot be used with"),
     ] {
-        let (status, _, err) = run(&mut effects(db, words), SOON).await;
+        let (status, _, err) = run(&mut effects(reach, words), SOON).await;
         assert!(status.code() == Some(2) && err.contains(says), "{words}: {err}");
     }
     let (status, _, err) =
-        run(&mut effects(db, "retry --all --state failed --downstream payy --yes"), SOON).await;
+        run(&mut effects(reach, "retry --all --state failed --downstream payy --yes"), SOON).await;
     assert!(status.code() == Some(3) && err.contains("did you mean pay"), "{err}");
 }
 
 /// Through a terminal: the number is asked for, and another answer does nothing.
-async fn a_resend_wants_the_number_typed(db: &TestDatabase) {
+async fn a_resend_wants_the_number_typed(db: &TestDatabase, reach: &Reach) {
     ended(db, "pay", 3, |settling| settling.park("no answer")).await;
-    let (status, _, err) = run(&mut effects(db, "resend --all --state in_doubt --yes"), SOON).await;
+    let (status, _, err) = run(&mut effects(reach, "resend --all --state in_doubt --yes"), SOON).await;
     assert!(status.code() == Some(2) && err.contains("--confirm N"), "--yes is not enough: {err}");
-    let (status, _, err) = run(&mut effects(db, "resend --all --state in_doubt --confirm 2"), SOON).await;
+    let (status, _, err) = run(&mut effects(reach, "resend --all --state in_doubt --confirm 2"), SOON).await;
     assert!(status.code() == Some(1) && err.contains("there are 3 now"), "{err}");
     let typed = async |answer: &str| {
         let script = "import os, pty, sys
@@ -131,8 +137,9 @@ sys.stdout.buffer.write(seen)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))";
         let mut command = Command::new(environment::python());
         command.args(["-c", script, answer, env!("CARGO_BIN_EXE_aftercommit")]);
-        command.args(["effects", "resend", "--all", "--state", "in_doubt"]).env("DATABASE_URL", &db.url);
-        run(command.current_dir(std::env::temp_dir()), SOON).await
+        command.args(["effects", "resend", "--all", "--state", "in_doubt", "--reason", "asked the bank"]);
+        reach.lead(&mut command);
+        run(&mut command, SOON).await
     };
     let (status, out, err) = typed("yes").await;
     assert!(status.code() == Some(1) && out.contains("may be applied a second time"), "{out}{err}");
@@ -142,7 +149,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))";
     assert_eq!(count(db, State::InDoubt).await, 0);
 }
 
-async fn a_state_that_forbids_it_is_counted_by_reason(db: &TestDatabase) {
+async fn a_state_that_forbids_it_is_counted_by_reason(db: &TestDatabase, reach: &Reach) {
     let ids = failed(db, "pay", 3).await;
     db.sql
         .execute(&format!(
@@ -151,12 +158,12 @@ async fn a_state_that_forbids_it_is_counted_by_reason(db: &TestDatabase) {
             ids[0]
         ))
         .await;
-    let (status, out, _) = run(&mut effects(db, "retry --all --state failed --yes --json"), SOON).await;
+    let (status, out, _) = run(&mut effects(reach, "retry --all --state failed --yes --json"), SOON).await;
     assert_eq!(status.code(), Some(5), "{out}");
     let told: Value = serde_json::from_str(&out).expect("one object");
     let refused = told["refused"].as_object().expect("reasons");
     assert_eq!((&told["done"], refused.len()), (&2.into(), 1), "{told}");
-    let (status, out, _) = run(&mut effects(db, "retry --all --state failed --yes --json"), SOON).await;
+    let (status, out, _) = run(&mut effects(reach, "retry --all --state failed --yes --json"), SOON).await;
     assert_eq!(status.code(), Some(4), "none was done: {out}");
 }
 
@@ -174,10 +181,11 @@ async fn waiting(db: &TestDatabase) -> i64 {
 }
 
 async fn an_interrupted_run_finishes_what_it_began_and_says_how_much(db: &TestDatabase) {
+    let reach = &Reach::here(db).await;
     let ids = failed(db, "pay", 40).await;
     let lock = held(db, ids[20]).await;
     let folder = tempfile::tempdir().expect("a folder");
-    let mut command = effects(db, "retry --all --state failed --yes --json");
+    let mut command = effects(reach, "retry --all --state failed --yes --json");
     let mut bulk = Process::spawn("bulk", &mut command, &folder.path().join("bulk.log"));
     eventually("eight wait for the lock", SOON, async || waiting(db).await == 8).await;
     bulk.signal(Signal::INT);
@@ -194,10 +202,11 @@ async fn an_interrupted_run_finishes_what_it_began_and_says_how_much(db: &TestDa
 }
 
 async fn what_changed_since_it_was_listed_is_left_alone(db: &TestDatabase) {
+    let reach = &Reach::here(db).await;
     let ids = failed(db, "pay", 12).await;
     let lock = held(db, ids[0]).await;
     let folder = tempfile::tempdir().expect("a folder");
-    let mut command = effects(db, "retry --all --state failed --yes --json");
+    let mut command = effects(reach, "retry --all --state failed --yes --json");
     let mut bulk = Process::spawn("bulk", &mut command, &folder.path().join("bulk.log"));
     eventually("eight wait for the lock", SOON, async || waiting(db).await == 8).await;
     // Somebody else's action on what was listed and not begun yet.
@@ -215,4 +224,26 @@ async fn what_changed_since_it_was_listed_is_left_alone(db: &TestDatabase) {
     let told = output.lines().find(|line| line.starts_with('{')).expect("the counts");
     let told: Value = serde_json::from_str(told).expect("one object");
     assert_eq!((&told["done"], &told["stale"]), (&10.into(), &2.into()), "{told}");
+}
+
+async fn a_bulk_of_a_dashboard_is_called_off_by_whoever_follows_it(db: &TestDatabase) {
+    failed(db, "pay", 400).await;
+    let reach = Reach::slowly(db, 40).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = effects(&reach, "retry --all --state failed --yes --json");
+    let mut bulk = Process::spawn("bulk", &mut command, &folder.path().join("bulk.log"));
+    eventually("some are done", SOON, async || count(db, State::Ready).await > 5).await;
+    bulk.signal(Signal::INT);
+    let status = bulk.ended(SOON).await;
+    assert_eq!(status.code(), Some(5), "{}", bulk.output());
+    let output = bulk.output();
+    let told = output.lines().find(|line| line.starts_with('{')).expect("the counts");
+    let told: Value = serde_json::from_str(told).expect("one object");
+    let done = told["done"].as_u64().expect("a number");
+    assert_eq!((&told["interrupted"], &told["not_begun"]), (&true.into(), &(400 - done).into()), "{told}");
+    assert_eq!(
+        (count(db, State::Ready).await, count(db, State::Failed).await),
+        (done, 400 - done),
+        "it is over"
+    );
 }

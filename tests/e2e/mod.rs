@@ -41,7 +41,7 @@ mod requests;
 mod reservation;
 mod retention;
 mod secrets;
-mod servers;
+pub(crate) mod servers;
 mod shop;
 mod signals;
 mod sqlite;

@@ -18,7 +18,7 @@ use tokio::{
 };
 
 /// A child with a log. It is killed when dropped.
-pub(super) struct Process {
+pub(crate) struct Process {
     /// For messages.
     pub(super) name: String,
     /// Standard output and standard error.
@@ -29,7 +29,7 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts `command`, its output appended to `log`.
-    pub(super) fn spawn(name: &str, command: &mut Command, log: &Path) -> Self {
+    pub(crate) fn spawn(name: &str, command: &mut Command, log: &Path) -> Self {
         let out = File::options().create(true).append(true).open(log).expect("the log's folder is writable");
         let err = out.try_clone().expect("a second handle");
         command.stdin(Stdio::piped()).stdout(out).stderr(err).kill_on_drop(true);
@@ -49,18 +49,18 @@ impl Process {
     }
 
     /// Sends a signal. A process that has ended already is no error: the caller learns of it when it waits.
-    pub(super) fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let _gone = kill_process(self.pid, signal);
     }
 
     /// SIGKILL, and waits until it is gone.
-    pub(super) async fn kill(&mut self) {
+    pub(crate) async fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.ended(Duration::from_secs(10)).await;
     }
 
     /// Waits for its end.
-    pub(super) async fn ended(&mut self, within: Duration) -> ExitStatus {
+    pub(crate) async fn ended(&mut self, within: Duration) -> ExitStatus {
         match timeout(within, self.child.wait()).await {
             Ok(status) => status.expect("our own child can be waited for"),
             Err(_late) => {
@@ -75,7 +75,7 @@ impl Process {
     }
 
     /// What it has written so far.
-    pub(super) fn output(&self) -> String {
+    pub(crate) fn output(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).expect("its log exists")).into_owned()
     }
 

@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    io::{Read as _, Seek as _, SeekFrom},
     net::SocketAddr,
     os::unix::fs::{PermissionsExt as _, chown},
     path::{Path, PathBuf},
@@ -217,30 +218,46 @@ async fn answer(mut stream: TcpStream, state: Arc<Scripted>) {
 }
 
 /// A PostgreSQL of the test's own, with durable commits, that may be killed and started again.
-pub(super) struct PostgresServer {
+pub(crate) struct PostgresServer {
     /// Where it listens.
     pub(super) port: u16,
     folder: PathBuf,
+    settings: &'static [&'static str],
     process: Option<Process>,
 }
 
 impl PostgresServer {
     /// Makes a cluster in `folder` and starts it.
     pub(super) async fn start(folder: &Path) -> Self {
+        Self::start_with(folder, &[]).await
+    }
+
+    /// The same, with settings of its own: `shared_buffers=4GB`.
+    pub(crate) async fn start_with(folder: &Path, settings: &'static [&'static str]) -> Self {
         let folder = folder.join("postgres");
         std::fs::create_dir(&folder).expect("the folder is new");
         give_away(&folder).await;
         let mut initdb = as_server_user("initdb");
         initdb.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "-D"]);
         run_ok(initdb.arg(folder.join("data")), Duration::from_secs(60)).await;
-        let mut server = Self { port: free_port(), folder, process: None };
+        let mut server = Self { port: free_port(), folder, settings, process: None };
         server.restart().await;
         server
     }
 
     /// The URL of one of its databases.
-    pub(super) fn url(&self, database: &str) -> String {
+    pub(crate) fn url(&self, database: &str) -> String {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
+    }
+
+    /// What it has logged since it was asked for it last, at `place`.
+    pub(crate) fn logged_since(&self, place: &mut u64) -> String {
+        let mut log = std::fs::File::open(self.folder.with_extension("log")).expect("it was started");
+        log.seek(SeekFrom::Start(*place)).expect("a file can be read from anywhere");
+        let mut text = Vec::new();
+        log.read_to_end(&mut text).expect("its log can be read");
+        *place += u64::try_from(text.len()).expect("a file's length");
+        String::from_utf8_lossy(&text).into_owned()
     }
 
     /// Kills the server, as a power cut would.
@@ -273,6 +290,9 @@ impl PostgresServer {
         let sockets = format!("unix_socket_directories={}", self.folder.display());
         command.arg("-D").arg(self.folder.join("data")).args(["-p", &self.port.to_string()]);
         command.args(["-c", "listen_addresses=127.0.0.1", "-c", &sockets, "-c", "max_connections=200"]);
+        self.settings.iter().for_each(|setting| {
+            command.args(["-c", setting]);
+        });
         Process::spawn("postgres", &mut command, &self.folder.with_extension("log"))
     }
 }

@@ -132,7 +132,7 @@ async fn a_revoked_key_pauses_burns_nothing_and_resumes(db: &TestDatabase) {
     assert!(audit[0].reason.as_deref().is_some_and(|why| why.contains("401")), "{audit:?}");
     revoked.store(false, Ordering::SeqCst);
     let ann = aftercommit::verb::Actor { who: "ann".to_owned(), ..Default::default() };
-    db.store.resume("pay", &ann).await.expect("resuming works");
+    db.store.resume("pay", &ann, None).await.expect("resuming works");
     all_succeed(db, &ids).await;
     for worker in workers {
         worker.drain().await;
@@ -292,7 +292,7 @@ async fn a_pause_by_hand_lets_an_open_call_end_and_begins_no_other(db: &TestData
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(downstream.calls().len(), 1);
     assert_eq!(db.status(held).await.held_by.as_deref(), Some("pause"));
-    db.store.resume("pay", &ann).await.expect("resuming works");
+    db.store.resume("pay", &ann, None).await.expect("resuming works");
     reaches(db, held, State::Succeeded).await;
     running.drain().await;
 }

@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use aftercommit::{
+    EffectId,
     contract::OnUnknown,
     outcome::{About, Finding, Outcome, Phase},
     state::State,
@@ -24,13 +25,16 @@ on_every_database!(
     an_uncertain_effect_whose_request_would_change_is_parked_and_a_certain_one_pinned_anew,
     a_cancel_in_flight_cancels_the_certain_and_parks_the_uncertain,
     a_resend_is_one_attempt_with_the_same_key,
+    a_resend_that_nobody_confirmed_does_not_outlast_its_safe_time_in_a_pause,
+    a_resend_that_nobody_confirmed_is_not_begun_where_it_could_not_end_in_time,
     a_replay_of_a_key_that_we_never_sent_is_in_doubt,
 );
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 fn by_hand() -> Actor {
-    Actor { who: "ops".to_owned(), reason: Some("looked it up".to_owned()), ..Actor::default() }
+    let reason = Some("looked it up".to_owned());
+    Actor { who: "ops".to_owned(), reason, confirmed: true, ..Actor::default() }
 }
 
 /// Trap T4.
@@ -176,6 +180,74 @@ async fn a_resend_is_one_attempt_with_the_same_key(db: &TestDatabase) {
     let calls = downstream.calls();
     assert_eq!(calls.len(), 3, "each resend is exactly one attempt");
     assert!(calls.iter().all(|call| call.key == "k"));
+}
+
+/// Resends it, confirmed or not; it must be accepted.
+async fn resend(db: &TestDatabase, id: EffectId, confirmed: bool) {
+    let actor = Actor { confirmed, ..by_hand() };
+    let acted = db.store.act(id, &Verb::Resend, &actor, None).await.expect("acting works");
+    assert!(matches!(acted, Acted::Done(..)), "{acted:?}");
+    assert_eq!(db.state(id).await, State::Ready);
+}
+
+/// One attempt, without an answer, whose request cannot be travelling any more: in doubt.
+async fn once_unanswered(db: &TestDatabase, engine: &aftercommit::engine::Engine) -> EffectId {
+    let id = db.insert("pay", "k").await;
+    engine.run_once(Stop::default()).await.expect("a round");
+    assert_eq!(db.state(id).await, State::InDoubt);
+    db.shift_back("queue", "quiet_at", id, DAY).await;
+    id
+}
+
+/// Money would move twice: the pause is lifted when the downstream has long forgotten the key.
+async fn a_resend_that_nobody_confirmed_does_not_outlast_its_safe_time_in_a_pause(db: &TestDatabase) {
+    let downstream = Scripted::by(|_| Script::Answer(unknown()));
+    let mut terms = at_once(key_terms());
+    terms.policy.max_attempts = 1;
+    let worker = engine(db.store.clone(), "w", vec![served("pay", &downstream, terms)]);
+    let round = async || worker.run_once(Stop::default()).await.expect("a round");
+    let id = once_unanswered(db, &worker).await;
+    db.store.pause("pay", &by_hand()).await.expect("pausing works");
+    resend(db, id, false).await;
+    round().await;
+    assert_eq!(db.state(id).await, State::Ready, "it waits for the end of the pause");
+    // A day goes by.
+    for column in ["first_sent_at", "sweep_at"] {
+        db.shift_back("queue", column, id, DAY).await;
+    }
+    round().await;
+    let status = db.status(id).await;
+    assert_eq!(status.state, State::InDoubt);
+    assert!(status.last_error.is_some_and(|why| why.contains("certainly recognises the key")));
+    db.store.resume("pay", &by_hand(), None).await.expect("resuming works");
+    round().await;
+    assert_eq!((downstream.calls().len(), db.state(id).await), (1, State::InDoubt), "it was not sent again");
+    // Whoever confirms that it may be applied twice has it sent, however late.
+    resend(db, id, true).await;
+    round().await;
+    assert_eq!(downstream.calls().len(), 2);
+}
+
+/// It is accepted a moment before the safe time ends, and a call may take longer than that.
+async fn a_resend_that_nobody_confirmed_is_not_begun_where_it_could_not_end_in_time(db: &TestDatabase) {
+    let downstream = Scripted::by(|_| Script::Answer(unknown()));
+    let mut terms = at_once(key_terms());
+    terms.policy.max_attempts = 1;
+    terms.timeout = Duration::from_secs(3600);
+    let margin = terms.contract.margin;
+    let mut of = served("pay", &downstream, terms);
+    of.lease = Duration::from_secs(2 * 3600);
+    let worker = engine(db.store.clone(), "w", vec![of]);
+    let id = once_unanswered(db, &worker).await;
+    db.shift_back("queue", "first_sent_at", id, DAY - margin - Duration::from_secs(1800)).await;
+    resend(db, id, false).await;
+    worker.run_once(Stop::default()).await.expect("a round");
+    let status = db.status(id).await;
+    assert_eq!((status.state, downstream.calls().len()), (State::InDoubt, 1));
+    assert!(status.last_error.is_some_and(|why| why.contains("certainly recognises the key")));
+    resend(db, id, true).await;
+    worker.run_once(Stop::default()).await.expect("a round");
+    assert_eq!(downstream.calls().len(), 2, "a person said that it may be later");
 }
 
 async fn a_replay_of_a_key_that_we_never_sent_is_in_doubt(db: &TestDatabase) {

@@ -151,7 +151,7 @@ async fn a_pause_by_hand_is_kept_by_the_claim_and_audited_with_who_and_why(db: &
     assert_eq!(held_by(db, id).await.as_deref(), Some("pause"));
     let paused = info(db, "pay").await.paused.expect("it is shown");
     assert_eq!((paused.who.as_str(), paused.reason.as_deref()), ("ann", Some("the vendor said so")));
-    assert_eq!(db.store.resume("pay", &person()).await.expect("resuming works"), PauseActed::Done);
+    assert_eq!(db.store.resume("pay", &person(), None).await.expect("resuming works"), PauseActed::Done);
     assert_eq!(info(db, "pay").await.paused, None);
     assert_eq!(worker.claim("pay", 5).await.len(), 1);
     let audit = db.audit(None, 10).await;
@@ -165,13 +165,13 @@ async fn a_pause_by_hand_is_kept_by_the_claim_and_audited_with_who_and_why(db: &
 
 async fn a_pause_and_a_resume_say_when_there_is_nothing_to_do(db: &TestDatabase) {
     Worker::start(&db.store, "w1", vec![registered("pay", key_terms())]).await;
-    let acted = db.store.resume("pay", &person()).await.expect("resuming works");
+    let acted = db.store.resume("pay", &person(), None).await.expect("resuming works");
     assert_eq!(acted, PauseActed::AsItWas(None));
     db.store.pause("pay", &person()).await.expect("pausing works");
     let again = db.store.pause("pay", &person()).await.expect("pausing works");
     assert!(matches!(&again, PauseActed::AsItWas(Some(paused)) if paused.who == "ann"), "{again:?}");
     assert_eq!(db.store.pause("other", &person()).await.expect("asking works"), PauseActed::NotFound);
-    assert_eq!(db.store.resume("other", &person()).await.expect("asking works"), PauseActed::NotFound);
+    assert_eq!(db.store.resume("other", &person(), None).await.expect("asking works"), PauseActed::NotFound);
     assert_eq!(db.audit(None, 10).await.len(), 1);
 }
 
@@ -345,21 +345,25 @@ async fn what_holds_a_downstream_is_idle(db: &TestDatabase) {
 }
 
 async fn a_put_off_effect_keeps_its_attempts_and_a_persons_resend(db: &TestDatabase) {
-    use aftercommit::{decision::Decision, store::Next, verb::Verb};
+    use aftercommit::{
+        decision::{Decision, Resend},
+        store::Next,
+        verb::Verb,
+    };
     let worker = Worker::start(&db.store, "w1", vec![registered("pay", key_terms())]).await;
     let id = db.insert("pay", "k").await;
     let first = worker.claim_one("pay").await;
     worker.settle(Settling::of(&first).park("no answer")).await;
     db.store.act(id, &Verb::Resend, &person(), None).await.expect("acting works");
     let resend = worker.claim_one("pay").await;
-    assert!(resend.history.resend);
+    assert_eq!(resend.history.resend, Some(Resend::Confirmed));
     let put_off = aftercommit::store::Settlement {
         decision: Next::Decided(Decision::RetryAt(Timestamp::from_micros(1))),
         ..Settling::of(&resend).give_back()
     };
     assert_eq!(worker.settle(put_off).await, aftercommit::store::Settled::Done);
     let again = worker.claim_one("pay").await;
-    assert!(again.history.resend, "it is still the one resend");
+    assert_eq!(again.history.resend, resend.history.resend, "it is still the one resend");
     assert_eq!((again.history.attempts, again.number), (resend.history.attempts, resend.number));
     assert_eq!(again.history.first_sent_at, resend.history.first_sent_at);
 }

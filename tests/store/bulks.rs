@@ -75,6 +75,7 @@ fn as_item(info: &BulkInfo, n: u32) -> Actor {
         reason: info.reason.clone(),
         from: info.from.clone(),
         bulk: Some(BulkItem { bulk: info.id, n }),
+        confirmed: true,
     }
 }
 

@@ -74,7 +74,7 @@ async fn a_claim_is_counted_and_pins_what_it_is_sent_under(db: &TestDatabase) {
     let after = db.now().await;
     let during = |at: Timestamp| before <= at && at <= after;
     assert_eq!((claim.number, claim.history.attempts, claim.history.tries), (1, 1, 1));
-    assert!(!claim.history.uncertain && !claim.history.sent_before && !claim.history.resend);
+    assert!(!claim.history.uncertain && !claim.history.sent_before && claim.history.resend.is_none());
     assert!(
         during(claim.claimed_at) && during(claim.history.started_at),
         "on the database's clock: {claim:?}"

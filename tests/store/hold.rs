@@ -84,11 +84,14 @@ async fn a_persons_resend_does_not_outlive_a_hold(db: &TestDatabase) {
     db.insert("pay", "k").await;
     let claim = worker.claim_one("pay").await;
     worker.settle(Settling::of(&claim).retry_unknown(db.now().await)).await;
-    db.sql.execute("UPDATE aftercommit.queue SET resend = true").await;
+    db.sql.execute("UPDATE aftercommit.queue SET resend = true, resend_unconfirmed = true").await;
     put_on_hold(db).await;
     lift(db).await;
     let overdue = db.store.overdue(10).await.expect("the sweep reads");
-    assert!(overdue.len() == 1 && !overdue[0].history.resend && overdue[0].history.uncertain, "{overdue:?}");
+    assert!(
+        overdue.len() == 1 && overdue[0].history.resend.is_none() && overdue[0].history.uncertain,
+        "{overdue:?}"
+    );
 }
 
 async fn in_doubt(db: &TestDatabase) -> DueProbe {

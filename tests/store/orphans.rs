@@ -80,7 +80,7 @@ async fn a_parked_claim_given_back_uncertain_stays_in_doubt(db: &TestDatabase) {
     db.sql.execute("UPDATE aftercommit.queue SET quiet_at = NULL").await;
     db.store.act(id, &Verb::Resend, &person(), None).await.expect("acting works");
     let claim = stage.worker.claim_one("mail").await;
-    assert!(claim.history.resend && claim.history.uncertain, "{:?}", claim.history);
+    assert!(claim.history.resend.is_some() && claim.history.uncertain, "{:?}", claim.history);
     swept(db, &claim).await;
     stage.done(Settling::of(&claim).give_back()).await;
     let status = db.status(id).await;

@@ -374,7 +374,7 @@ async fn who_operates_reissues_and_carries_out_bulks(db: &TestDatabase) {
         let error = db.sql.refused(&call).await.to_string();
         assert!(error.contains("permission denied"), "{role}: {error}");
     }
-    let refused = operator.enqueue(&NewEffect::to("pay")).await;
+    let refused = operator.enqueue(&NewEffect::to("pay"), &person()).await;
     assert!(refused.is_err(), "an operator does not write effects: {refused:?}");
     let worker = as_role(db, "aftercommit_worker").await;
     worker.maintain().await.expect("a worker folds the traffic");

@@ -1,5 +1,7 @@
 //! Defends: what people look for is found, whole and in order, and a look that could not go through everything says so.
 
+mod explained;
+pub(crate) mod filled;
 mod plans;
 mod windows;
 

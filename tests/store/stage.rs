@@ -17,9 +17,10 @@ use crate::support::{Settling, TestDatabase, Worker, key_terms, none_terms, regi
 /// An hour: later than any test.
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
-/// A person with a reason.
+/// A person with a reason, who confirmed what they were asked to.
 pub(crate) fn person() -> Actor {
-    Actor { who: "ann".to_owned(), reason: Some("the vendor said so".to_owned()), ..Actor::default() }
+    let reason = Some("the vendor said so".to_owned());
+    Actor { who: "ann".to_owned(), reason, confirmed: true, ..Actor::default() }
 }
 
 /// An effect in a state, at a downstream of its own.

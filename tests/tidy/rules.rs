@@ -13,12 +13,13 @@ const VOCABULARY: [&str; 9] =
     ["clock", "contract", "decision", "effect", "key", "outcome", "schedule", "state", "verb"];
 
 /// What one database has and the others cannot: PostgreSQL notifies, has poolers, and is scanned by transaction numbers; SQLite's one
-/// writer has its own statements, since a single one cannot write several tables.
-const ALONE: [(&str, &str); 5] = [
+/// writer has its own statements, since a single one cannot write several tables, and nobody outside can watch its plans.
+const ALONE: [(&str, &str); 6] = [
     ("postgres", "scan.rs"),
     ("postgres", "session.rs"),
     ("postgres", "statement.rs"),
     ("postgres", "wake.rs"),
+    ("sqlite", "plans.rs"),
     ("sqlite", "write.rs"),
 ];
 

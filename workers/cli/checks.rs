@@ -1,11 +1,12 @@
 //! Printing what was looked at: `doctor`, and `downstreams test`.
 
-use aftercommit::check::{Check, Level};
+use aftercommit::{
+    check::{Check, Level},
+    visible::clean,
+};
 
 use super::{
-    Context, Exit,
-    clean::clean,
-    data, json,
+    Context, Exit, data, json,
     output::{width, wrapped},
     talk,
 };

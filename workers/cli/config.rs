@@ -1,10 +1,11 @@
 //! `aftercommit config`: check, show, write one.
 
+use aftercommit::visible::clean;
 use aftercommit_workers::config::{ConfigError, Settings};
 use clap::Subcommand;
 use serde_json::json;
 
-use super::{Context, Exit, clean::clean, data, json, output::plural, talk};
+use super::{Context, Exit, data, json, output::plural, talk};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
@@ -52,12 +53,16 @@ fn check(context: &Context) -> anyhow::Result<Exit> {
         Ok(settings) => settings,
         Err(problems) => return refused(context, &problems),
     };
+    let dashboard = settings.dashboard().err().unwrap_or_default();
     match settings.serve_all(None) {
-        Ok(served) => {
+        Ok(served) if dashboard.is_empty() => {
             let names: Vec<&str> = served.iter().map(|served| served.name.as_ref()).collect();
             told(context, &settings, &names)
         }
-        Err(problems) => refused(context, &problems),
+        served => {
+            let problems = served.err().unwrap_or_default().into_iter().chain(dashboard).collect::<Vec<_>>();
+            refused(context, &problems)
+        }
     }
 }
 

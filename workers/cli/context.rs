@@ -25,7 +25,7 @@ pub(crate) const DEV_DATABASE: &str = "sqlite:aftercommit-dev.db";
 /// The flags that every command takes, and what follows from them.
 #[derive(Clone, Debug)]
 pub(crate) struct Context {
-    global: Global,
+    pub(super) global: Global,
 }
 
 impl Context {
@@ -93,7 +93,16 @@ impl Context {
     ///
     /// When the configuration is wrong, with a line for each thing that is, or there is none.
     pub(crate) fn settings(&self) -> anyhow::Result<Settings> {
-        self.load()?.map_err(|problems| {
+        self.settings_over(Vec::new())
+    }
+
+    /// [`Self::settings`] with a command's own flags laid over: dotted key and value.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub(crate) fn settings_over(&self, flags: Vec<(String, String)>) -> anyhow::Result<Settings> {
+        self.load_over(flags)?.map_err(|problems| {
             let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
             fail(Exit::Usage, lines.join("\n"))
         })
@@ -105,6 +114,10 @@ impl Context {
     ///
     /// When there is no configuration.
     pub(crate) fn load(&self) -> anyhow::Result<Result<Settings, Vec<ConfigError>>> {
+        self.load_over(Vec::new())
+    }
+
+    fn load_over(&self, flags: Vec<(String, String)>) -> anyhow::Result<Result<Settings, Vec<ConfigError>>> {
         let file = self.file()?;
         if file.is_none() && !self.configured()? {
             return Err(fail(
@@ -115,7 +128,8 @@ impl Context {
                 ),
             ));
         }
-        let overrides = self.global.database.iter().map(|url| ("database".to_owned(), url.clone())).collect();
+        let database = self.global.database.iter().map(|url| ("database".to_owned(), url.clone()));
+        let overrides = database.chain(flags).collect();
         let sources = Sources { file, env: std::env::vars().collect(), overrides, dev: false };
         Ok(Settings::load_all(&sources))
     }
@@ -191,6 +205,9 @@ impl Context {
             && std::env::var_os("AFTERCOMMIT_CONFIG").is_none()
         {
             words.push(format!("--config {}", quoted(&path.display().to_string())));
+        }
+        if let Some(server) = &self.global.server {
+            words.push(format!("--server {}", quoted(&without_password(server))));
         }
         if let Some(url) = &self.global.database {
             words.push(format!("--database {}", quoted(&without_password(url))));

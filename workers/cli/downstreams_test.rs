@@ -8,11 +8,12 @@ use aftercommit::{
     downstream::{Attempt, Closed, Gate, Served},
     effect::{Effect, EffectId},
     outcome::{Outcome, Verdict},
+    visible::clean,
 };
 use clap::Args;
 use serde_json::json;
 
-use super::{Context, Exit, checks, clean::clean, data, endpoints, exit::fail, json as out, parse, talk};
+use super::{Context, Exit, checks, data, endpoints, exit::fail, json as out, parse, talk};
 
 /// Longer than any server that is well takes to greet; short enough to wait for.
 const LOOK: Duration = Duration::from_secs(15);

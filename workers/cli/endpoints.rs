@@ -4,25 +4,22 @@ use std::{sync::Arc, time::Duration};
 
 use aftercommit::{
     IdempotencyKey,
-    clock::Timestamp,
+    clock::{Timestamp, words::utc},
     downstream::{Attempt, Closed, Gate, endpoint::Endpoint},
     effect::{Effect, EffectId},
     outcome::Verdict,
     store::Database,
+    visible::clean,
 };
 use clap::{Args, Subcommand};
-use serde::Serialize;
-use url::Url;
 
 use super::{
-    Context, Exit, Grid,
-    clean::clean,
-    data,
+    Context, Exit, Grid, data,
     effects::actor,
     exit::fail,
-    json::{self, Time},
+    json::{self, EndpointJson},
+    people::People,
     table, talk,
-    times::utc,
 };
 
 #[derive(Debug, Subcommand)]
@@ -89,27 +86,6 @@ pub(crate) struct Test {
     operation: Option<String>,
 }
 
-/// An endpoint, as it is printed.
-#[derive(Serialize)]
-struct EndpointJson<'a> {
-    downstream: &'a str,
-    name: &'a str,
-    host: &'a str,
-    source: &'static str,
-    state: &'static str,
-    disabled_at: Option<Time>,
-    disabled_reason: Option<&'a str>,
-    failing_since: Option<Time>,
-}
-
-/// An endpoint, wherever it stands.
-struct Known {
-    name: String,
-    host: String,
-    source: &'static str,
-    row: Option<Endpoint>,
-}
-
 /// `endpoints …`.
 pub(super) async fn run(context: &Context, command: &EndpointsCommand) -> anyhow::Result<Exit> {
     match command {
@@ -142,8 +118,14 @@ pub(super) async fn rows(
     })
 }
 
-async fn known(context: &Context, store: &dyn Database, downstream: &str) -> anyhow::Result<Vec<Known>> {
-    let configured = if context.configured()? {
+/// The endpoints, wherever they stand: in this configuration, where the database is asked itself, and in the database.
+async fn known(
+    context: &Context,
+    people: &dyn People,
+    downstream: &str,
+) -> anyhow::Result<Vec<EndpointJson>> {
+    let here = context.remote()?.is_none() && context.configured()?;
+    let configured = if here {
         context
             .settings()?
             .downstreams
@@ -153,23 +135,14 @@ async fn known(context: &Context, store: &dyn Database, downstream: &str) -> any
     } else {
         Vec::new()
     };
-    let (_now, rows) = rows(store, downstream).await?;
-    let row = |name: &str| rows.iter().find(|row| &*row.name == name).cloned();
-    let mut known: Vec<Known> = configured
-        .into_iter()
-        .map(|(name, host)| Known { row: row(&name), name, host, source: "configuration" })
-        .collect();
-    for row in &rows {
-        // A row without a URL is the state of one that the configuration lost, or that we were not given.
-        let host = row.url.as_deref().and_then(|url| Url::parse(url).ok());
-        let host = host.and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default();
-        if !known.iter().any(|known| known.name == *row.name) {
-            known.push(Known {
-                name: row.name.to_string(),
-                host,
-                source: "database",
-                row: Some(row.clone()),
-            });
+    let mut known = people.endpoints(downstream).await?;
+    for (name, host) in configured {
+        match known.iter_mut().find(|known| known.name == name) {
+            Some(known) => {
+                known.source = "configuration".to_owned();
+                known.host = host;
+            }
+            None => known.push(EndpointJson::of(downstream, (&name, &host, "configuration"), None)),
         }
     }
     known.sort_by(|a, b| a.name.cmp(&b.name));
@@ -177,23 +150,10 @@ async fn known(context: &Context, store: &dyn Database, downstream: &str) -> any
 }
 
 async fn list(context: &Context, downstream: &str) -> anyhow::Result<Exit> {
-    let store = context.open().await?;
-    let all = known(context, &*store, downstream).await?;
+    let people = context.people().await?;
+    let all = known(context, people.as_ref(), downstream).await?;
     if context.json() {
-        for known in &all {
-            let row = known.row.as_ref();
-            let disabled = row.and_then(|row| row.disabled.as_ref());
-            json::print(&EndpointJson {
-                downstream,
-                name: &known.name,
-                host: &known.host,
-                source: known.source,
-                state: if disabled.is_some() { "disabled" } else { "active" },
-                disabled_at: disabled.map(|disabled| Time(disabled.since)),
-                disabled_reason: disabled.map(|disabled| disabled.reason.as_str()),
-                failing_since: row.and_then(|row| row.failing_since).map(Time),
-            })?;
-        }
+        all.iter().try_for_each(json::print)?;
         return Ok(Exit::Ok);
     }
     if all.is_empty() {
@@ -202,19 +162,17 @@ async fn list(context: &Context, downstream: &str) -> anyhow::Result<Exit> {
     }
     let mut grid = Grid::new(&["NAME", "HOST", "FROM", "STATE", "SINCE", "WHY"]).cut(&[0]).below(&[5]);
     for known in &all {
-        let row = known.row.as_ref();
-        let disabled = row.and_then(|row| row.disabled.as_ref());
-        let failing = row.and_then(|row| row.failing_since);
-        let (state, since, why) = match (disabled, failing) {
-            (Some(disabled), _) => ("disabled", Some(disabled.since), disabled.reason.as_str()),
-            (None, Some(since)) => ("active", Some(since), "it has shown nothing but failures"),
-            (None, None) => ("active", None, ""),
+        let disabled = known.disabled();
+        let (since, why) = match (&disabled, known.failing_since) {
+            (Some(disabled), _) => (Some(disabled.since), disabled.reason.as_str()),
+            (None, Some(since)) => (Some(since.0), "it has shown nothing but failures"),
+            (None, None) => (None, ""),
         };
         grid.row(vec![
             table::cell(&known.name),
             table::cell(&known.host),
-            table::cell(known.source),
-            table::cell(state),
+            table::cell(&known.source),
+            table::cell(&known.state),
             table::maybe(since.map(utc)),
             table::cell(why),
         ]);
@@ -225,8 +183,8 @@ async fn list(context: &Context, downstream: &str) -> anyhow::Result<Exit> {
 
 async fn switch(context: &Context, args: &Switch, disable: Option<&str>) -> anyhow::Result<Exit> {
     let Switch { downstream, name, reason } = args;
-    let store = context.open().await?;
-    if !known(context, &*store, downstream).await?.iter().any(|known| known.name == *name) {
+    let people = context.people().await?;
+    if !known(context, people.as_ref(), downstream).await?.iter().any(|known| known.name == *name) {
         let command = format!("{} endpoints list {downstream}", context.invocation());
         return Err(fail(
             Exit::NotFound,
@@ -234,7 +192,7 @@ async fn switch(context: &Context, args: &Switch, disable: Option<&str>) -> anyh
         ));
     }
     let actor = actor(Some(reason.clone()));
-    let changed = store.switch_endpoint(downstream, name, disable, &actor).await?;
+    let changed = people.switch_endpoint(downstream, name, disable, &actor).await?;
     let what = if disable.is_some() { "disabled" } else { "enabled" };
     if !changed {
         return Err(fail(Exit::Forbidden, format!("{name} is {what} already")));
@@ -253,6 +211,7 @@ impl Gate for Open {
 }
 
 async fn test(context: &Context, args: &Test) -> anyhow::Result<Exit> {
+    context.refuse_server("`endpoints test` sends from here, with a configuration")?;
     let Test { downstream, name, operation } = args;
     let settings = context.settings()?;
     let served = settings.serve(Some(std::slice::from_ref(downstream)));

@@ -1,27 +1,27 @@
 //! `aftercommit enqueue`: one effect, or a mail's one per recipient, in a transaction of their own.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use aftercommit::{
-    Enqueued, IdempotencyKey, NewEffect,
-    clock::Timestamp,
-    effect::InvalidEffect,
+    Enqueued, NewEffect,
+    clock::{Timestamp, words::relative},
     error::EnqueueError,
-    store::{Database, DownstreamInfo, Look, Status},
+    store::{DownstreamInfo, Look, Status},
+    visible::clean,
 };
+use aftercommit_dashboard::api::json::Time;
 use aftercommit_workers::config::nearest;
 use clap::Args;
-use serde_json::{Map, Value};
+use serde_json::value::RawValue;
 
 use super::{
-    Context, Exit, Writer,
-    clean::clean,
-    data,
+    Context, Exit, Writer, data,
     exit::said_against,
     fail,
-    json::{self, EffectJson},
-    parse, table, talk,
-    times::{relative, utc},
+    json::{self, EffectJson, EnqueueJson},
+    parse,
+    people::{People, Sight, Written},
+    table, talk,
 };
 
 #[derive(Debug, Args)]
@@ -69,35 +69,50 @@ pub(crate) struct EnqueueArgs {
 
 /// Enqueues it.
 pub(super) async fn run(context: &Context, args: EnqueueArgs) -> anyhow::Result<Exit> {
-    let downstream = args.downstream.clone();
-    let (delay, expires_at) = (args.delay, args.expires_at);
-    let mut effect = build(args)?;
-    let url = context.database_url()?;
-    let options = context.options()?;
-    let store = super::context::open(&url, &options).await?;
-    if let Some(delay) = delay {
-        effect = effect.due_at(store.now().await?.plus(delay));
-    }
-    if let Some(at) = expires_at
-        && at <= store.now().await?
-    {
-        return Err(fail(
-            Exit::Usage,
-            format!("--expires-at {} has passed already: it would never be sent", utc(at)),
-        ));
-    }
-    let known = store.downstreams().await?;
-    let effects = split(effect, kind(context, &known, &downstream))?;
-    let several = effects.len() > 1;
-    let mut writer = Writer::connect(&url, &options.pooler).await?;
-    let written = writer.enqueue(effects).await.map_err(explained)?;
+    let effect = described(args)?;
+    let downstream = effect.downstream.clone();
+    let people = context.people().await?;
+    let known = people.downstreams().await?;
+    let written = match context.remote()? {
+        Some(remote) => remote.enqueue(&effect).await?,
+        None => write(context, people.as_ref(), &known, effect).await?,
+    };
     if let Some(note) = unserved(&known, &downstream) {
         talk!("note: {note}");
     }
+    let now = people.now().await?;
     for one in &written {
-        show(context, store.as_ref(), one, several).await?;
+        show(context, one, now)?;
     }
     Ok(Exit::Ok)
+}
+
+/// Writes it as any application does, in a transaction of its own.
+async fn write(
+    context: &Context,
+    people: &dyn People,
+    known: &[DownstreamInfo],
+    effect: EnqueueJson,
+) -> anyhow::Result<Vec<Written>> {
+    let kind = kind(context, known, &effect.downstream);
+    let effect = effect.into_effect(people.now().await?).map_err(invalid)?;
+    let mut writer = Writer::connect(&context.database_url()?, &context.options()?.pooler).await?;
+    let enqueued = writer.enqueue(split(effect, kind)?).await.map_err(explained)?;
+    let several = enqueued.len() > 1;
+    let mut written = Vec::with_capacity(enqueued.len());
+    for one in &enqueued {
+        let id = one.receipt().id;
+        let Some(effect) = people.effect(id).await? else {
+            return Err(fail(Exit::Failure, format!("effect {id} was written and cannot be found")));
+        };
+        let sight = if several { people.intent(id, Look::Size).await? } else { Sight::Hidden };
+        let target = match sight {
+            Sight::Seen(intent) => intent.and_then(|intent| intent.target),
+            Sight::Hidden => None,
+        };
+        written.push(Written { effect, inserted: matches!(one, Enqueued::Inserted(_)), target });
+    }
+    Ok(written)
 }
 
 /// What the downstream is: as the database knows it, else as it is configured here.
@@ -119,42 +134,31 @@ fn split(effect: NewEffect, kind: Option<String>) -> anyhow::Result<Vec<NewEffec
     effect.for_each_recipient().map_err(invalid)
 }
 
-fn invalid(problem: InvalidEffect) -> anyhow::Error {
+fn invalid(problem: impl std::fmt::Display) -> anyhow::Error {
     fail(Exit::Usage, problem.to_string())
 }
 
 /// The effect that the command line describes.
-fn build(args: EnqueueArgs) -> anyhow::Result<NewEffect> {
-    let mut effect = NewEffect::to(args.downstream);
-    if let Some(operation) = args.operation {
-        effect = effect.operation(operation);
-    }
-    if let Some(key) = args.key {
-        effect = effect.key(IdempotencyKey::parse(key).map_err(invalid)?);
-    }
-    if let Some(payload) = args.payload {
-        effect = effect.json_text(parse::text("--payload", &payload)?).map_err(invalid)?;
-    }
-    if !args.headers.is_empty() {
-        let headers: Map<String, Value> =
-            args.headers.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
-        effect = effect.headers(&headers).map_err(invalid)?;
-    }
-    if let Some(target) = args.target {
-        effect = effect.target(target);
-    }
-    if let Some(due_at) = args.due_at {
-        effect = effect.due_at(due_at);
-    }
-    if let Some(expires_at) = args.expires_at {
-        effect = effect.expires_at(expires_at);
-    }
-    if let Some(metadata) = args.metadata {
-        let object: Map<String, Value> = serde_json::from_str(&metadata)
-            .map_err(|problem| fail(Exit::Usage, format!("--metadata is no JSON object: {problem}")))?;
-        effect = effect.metadata(&object).map_err(invalid)?;
-    }
-    Ok(effect)
+fn described(args: EnqueueArgs) -> anyhow::Result<EnqueueJson> {
+    let json = |flag: &str, text: String| {
+        RawValue::from_string(text)
+            .map_err(|problem| fail(Exit::Usage, format!("{flag} is not JSON: {problem}")))
+    };
+    let payload = args.payload.map(|given| parse::text("--payload", &given)).transpose()?;
+    let headers: BTreeMap<String, String> = args.headers.into_iter().collect();
+    Ok(EnqueueJson {
+        downstream: args.downstream,
+        operation: args.operation,
+        idempotency_key: args.key,
+        payload: payload.map(|text| json("payload", text)).transpose()?,
+        headers: (!headers.is_empty()).then_some(headers),
+        target: args.target,
+        due_at: args.due_at.map(Time),
+        delay_ms: args.delay.map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)),
+        expires_at: args.expires_at.map(Time),
+        metadata: args.metadata.map(|text| json("--metadata", text)).transpose()?,
+        ..EnqueueJson::default()
+    })
 }
 
 /// What the database said against it, as the person who typed it needs it.
@@ -195,37 +199,19 @@ fn unserved(known: &[DownstreamInfo], name: &str) -> Option<String> {
     }
 }
 
-/// `several`: it is told whose effect this is.
-async fn show(
-    context: &Context,
-    store: &dyn Database,
-    written: &Enqueued,
-    several: bool,
-) -> anyhow::Result<()> {
-    let receipt = written.receipt();
-    let id = receipt.id;
-    let (inserted, remark) = match written {
-        Enqueued::Inserted(_) => (true, String::new()),
-        Enqueued::Pending(_) => (false, format!("Effect {id} exists already and is {}.", receipt.state)),
-        Enqueued::Ended(_) => {
-            (false, format!("Effect {id} exists already and has ended: {}.", receipt.state))
-        }
-    };
-    if !remark.is_empty() {
-        talk!("{remark}");
+fn show(context: &Context, written: &Written, now: Timestamp) -> anyhow::Result<()> {
+    let Written { effect, inserted, target } = written;
+    let (id, state) = (effect.id, effect.state);
+    if !inserted && state.is_terminal() {
+        talk!("Effect {id} exists already and has ended: {state}.");
+    } else if !inserted {
+        talk!("Effect {id} exists already and is {state}.");
     }
-    let Some(effect) = store.effect(id).await? else {
-        return Err(fail(Exit::Failure, format!("effect {id} was written and cannot be found")));
-    };
-    let target =
-        if several { store.intent(id, Look::Size).await?.and_then(|sent| sent.target) } else { None };
     if context.json() {
-        let mut view = EffectJson::from(&effect);
-        view.inserted = Some(inserted);
-        view.target = target;
-        return json::print(&view);
+        let (inserted, target) = (Some(*inserted), target.clone());
+        return json::print(&EffectJson { inserted, target, ..EffectJson::from(effect) });
     }
-    data(line(&effect, target.as_deref(), store.now().await?))?;
+    data(line(effect, target.as_deref(), now))?;
     Ok(())
 }
 
@@ -256,7 +242,10 @@ mod tests {
     }
 
     fn built(words: &[&str]) -> anyhow::Result<NewEffect> {
-        build(Line::try_parse_from([&["enqueue"], words].concat())?.args)
+        let effect = described(Line::try_parse_from([&["enqueue"], words].concat())?.args)?;
+        effect
+            .into_effect(Timestamp::from_micros(0))
+            .map_err(|problem| fail(Exit::Usage, problem.to_string()))
     }
 
     #[test]
@@ -264,7 +253,7 @@ mod tests {
         for (words, named) in [
             (&["p", "--key", " x"][..], "idempotency_key"),
             (&["p", "--payload", "{"][..], "payload"),
-            (&["p", "--metadata", "[]"][..], "--metadata"),
+            (&["p", "--metadata", "[]"][..], "metadata"),
             (&["p", "--payload", "@/no/such/file"][..], "/no/such/file"),
         ] {
             let problem = built(words).unwrap_err();

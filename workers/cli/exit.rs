@@ -2,11 +2,14 @@
 
 use std::{io, process::ExitCode};
 
-use aftercommit::error::{EnqueueError, StoreError};
+use aftercommit::{
+    error::{EnqueueError, StoreError},
+    visible::clean_lines,
+};
 use aftercommit_workers::config::ConfigError;
 use sqlx::{error::DatabaseError, postgres::PgDatabaseError};
 
-use super::{clean::clean_lines, context::invocation, talk};
+use super::{context::invocation, remote::Refused, talk};
 
 /// The exit codes of the public interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +83,9 @@ pub(crate) fn exit_of(problem: &anyhow::Error) -> Exit {
 fn known(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     if let Some(failure) = cause.downcast_ref::<Failure>() {
         return Some(failure.exit);
+    }
+    if let Some(refused) = cause.downcast_ref::<Refused>() {
+        return Some(refused.exit);
     }
     if let Some(store) = cause.downcast_ref::<StoreError>() {
         return of_store(store);

@@ -1,22 +1,25 @@
 //! `downstreams`, `workers`, `audit`: what is served, by whom, and who did what.
 
 use aftercommit::{
-    clock::Timestamp,
+    clock::{
+        Timestamp,
+        words::{relative, utc},
+    },
     effect::EffectId,
-    store::{AuditFilter, Breaker, Database, DownstreamInfo, PauseActed, PausedBy},
+    store::{AuditFilter, Audited, Breaker, DownstreamInfo, PAGE_MAX, PauseActed, PausedBy},
+    visible::clean,
 };
 use clap::{Args, Subcommand};
 
 use super::{
-    Context, Exit, Grid,
-    clean::clean,
-    data,
+    Context, Exit, Grid, data,
     downstreams_test::{self, TestArgs},
     effects::{absent, actor},
     exit::fail,
     json::{self, AuditJson, DownstreamJson, WorkerJson},
-    parse, table, talk,
-    times::{relative, utc},
+    parse,
+    people::People,
+    table, talk,
 };
 
 #[derive(Debug, Subcommand)]
@@ -67,11 +70,18 @@ pub(crate) struct ResumeArgs {
 #[command(after_help = "\
 Examples:
   aftercommit audit
-  aftercommit audit --effect 17")]
+  aftercommit audit --effect 17
+  aftercommit audit --who alice --limit 200")]
 pub(crate) struct AuditArgs {
     /// Only this effect
     #[arg(long, value_name = "ID", value_parser = parse::effect_id)]
     effect: Option<EffectId>,
+    /// Only this downstream
+    #[arg(long, value_name = "NAME")]
+    downstream: Option<String>,
+    /// Only what this person did
+    #[arg(long, value_name = "NAME")]
+    who: Option<String>,
     /// At most this many
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = parse::limit)]
     limit: u32,
@@ -81,19 +91,22 @@ pub(crate) struct AuditArgs {
 pub(super) async fn downstreams(context: &Context, command: &DownstreamsCommand) -> anyhow::Result<Exit> {
     match command {
         DownstreamsCommand::List => list(context).await,
-        DownstreamsCommand::Test(args) => downstreams_test::run(context, args).await,
+        DownstreamsCommand::Test(args) => {
+            context.refuse_server("`downstreams test` looks from here, with a configuration")?;
+            downstreams_test::run(context, args).await
+        }
         DownstreamsCommand::Pause(PauseArgs { name, reason }) => {
-            let store = context.open().await?;
-            match store.pause(name, &actor(Some(reason.clone()))).await? {
-                PauseActed::Done => shown(context, &*store, name, "is paused").await,
+            let people = context.people().await?;
+            match people.pause(name, &actor(Some(reason.clone()))).await? {
+                PauseActed::Done => shown(context, people.as_ref(), name, "is paused").await,
                 PauseActed::NotFound => Err(unknown(context, name)),
                 PauseActed::AsItWas(paused) => Err(fail(Exit::Forbidden, already(name, paused.as_ref()))),
             }
         }
         DownstreamsCommand::Resume(ResumeArgs { name, reason }) => {
-            let store = context.open().await?;
-            match store.resume(name, &actor(reason.clone())).await? {
-                PauseActed::Done => shown(context, &*store, name, "is resumed").await,
+            let people = context.people().await?;
+            match people.resume(name, &actor(reason.clone())).await? {
+                PauseActed::Done => shown(context, people.as_ref(), name, "is resumed").await,
                 PauseActed::NotFound => Err(unknown(context, name)),
                 PauseActed::AsItWas(_) => Err(fail(Exit::Forbidden, format!("{name} is not paused"))),
             }
@@ -101,9 +114,9 @@ pub(super) async fn downstreams(context: &Context, command: &DownstreamsCommand)
     }
 }
 
-async fn shown(context: &Context, store: &dyn Database, name: &str, what: &str) -> anyhow::Result<Exit> {
+async fn shown(context: &Context, people: &dyn People, name: &str, what: &str) -> anyhow::Result<Exit> {
     if context.json() {
-        let all = store.downstreams().await?;
+        let all = people.downstreams().await?;
         all.iter()
             .filter(|info| info.name == name)
             .try_for_each(|info| json::print(&DownstreamJson::from(info)))?;
@@ -143,8 +156,8 @@ fn holds(info: &DownstreamInfo, now: Timestamp) -> Option<String> {
 }
 
 async fn list(context: &Context) -> anyhow::Result<Exit> {
-    let store = context.open().await?;
-    let all = store.downstreams().await?;
+    let people = context.people().await?;
+    let all = people.downstreams().await?;
     if context.json() {
         for info in &all {
             json::print(&DownstreamJson::from(info))?;
@@ -158,7 +171,7 @@ async fn list(context: &Context) -> anyhow::Result<Exit> {
         );
         return Ok(Exit::Ok);
     }
-    let now = store.now().await?;
+    let now = people.now().await?;
     let mut grid =
         Grid::new(&["NAME", "KIND", "WORKERS", "PENDING", "IN FLIGHT", "IN DOUBT", "FAILED", "OLDEST DUE"])
             .numbers(&[2, 3, 4, 5, 6])
@@ -208,8 +221,8 @@ async fn list(context: &Context) -> anyhow::Result<Exit> {
 
 /// `workers`.
 pub(super) async fn workers(context: &Context) -> anyhow::Result<Exit> {
-    let store = context.open().await?;
-    let all = store.workers().await?;
+    let people = context.people().await?;
+    let all = people.workers().await?;
     if context.json() {
         for info in &all {
             json::print(&WorkerJson::from(info))?;
@@ -220,7 +233,7 @@ pub(super) async fn workers(context: &Context) -> anyhow::Result<Exit> {
         talk!("No worker has reported here: start `{} work`.", context.invocation());
         return Ok(Exit::Ok);
     }
-    let now = store.now().await?;
+    let now = people.now().await?;
     let mut grid = Grid::new(&["WORKER", "VERSION", "SEEN", "STARTED", "IN FLIGHT", "SERVES"])
         .numbers(&[4])
         .cut(&[0])
@@ -241,12 +254,11 @@ pub(super) async fn workers(context: &Context) -> anyhow::Result<Exit> {
 
 /// `audit`.
 pub(super) async fn audit(context: &Context, args: &AuditArgs) -> anyhow::Result<Exit> {
-    let store = context.open().await?;
-    let filter = AuditFilter { effect: args.effect, limit: args.limit, ..AuditFilter::default() };
-    let rows = store.audit(&filter).await?;
+    let people = context.people().await?;
+    let rows = audited(people.as_ref(), args).await?;
     if rows.is_empty()
         && let Some(id) = args.effect
-        && store.effect(id).await?.is_none()
+        && people.effect(id).await?.is_none()
     {
         return Err(absent(id));
     }
@@ -275,4 +287,25 @@ pub(super) async fn audit(context: &Context, args: &AuditArgs) -> anyhow::Result
     }
     data(grid)?;
     Ok(Exit::Ok)
+}
+
+/// A page is bounded; whoever asks for more gets more pages.
+async fn audited(people: &dyn People, args: &AuditArgs) -> anyhow::Result<Vec<Audited>> {
+    let mut found: Vec<Audited> = Vec::new();
+    let mut before = None;
+    loop {
+        let left = args.limit.saturating_sub(u32::try_from(found.len()).unwrap_or(u32::MAX));
+        let limit = left.min(PAGE_MAX);
+        if limit == 0 {
+            return Ok(found);
+        }
+        let (downstream, who) = (args.downstream.clone(), args.who.clone());
+        let page = people.audit(&AuditFilter { effect: args.effect, downstream, who, before, limit }).await?;
+        let full = page.len() == usize::try_from(limit).unwrap_or(usize::MAX);
+        before = page.last().map(|row| row.id);
+        found.extend(page);
+        if !full {
+            return Ok(found);
+        }
+    }
 }

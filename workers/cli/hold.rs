@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use aftercommit::store::{
-    Database,
-    identity::{Hold, Lifted},
+use aftercommit::{
+    clock::words::utc,
+    store::{
+        Database,
+        identity::{Hold, Lifted},
+    },
 };
 use clap::{Args, Subcommand};
 
-use super::{Context, Exit, context::invocation, data, effects::actor, fail, json, talk, times::utc};
+use super::{Context, Exit, context::invocation, data, effects::actor, fail, json, talk};
 
 /// A request of the lost history may travel for at least this long.
 const LEASE_MIN: Duration = Duration::from_secs(60);

@@ -4,10 +4,10 @@
 
 mod bench;
 mod checks;
-mod clean;
 mod config;
 mod connect;
 mod context;
+mod dashboard;
 mod doctor;
 mod downstreams_test;
 mod effects;
@@ -22,12 +22,14 @@ mod manual;
 mod migrate;
 mod output;
 mod parse;
+mod people;
+mod place;
 mod profiles;
 mod purge;
+mod remote;
 mod requests;
 mod serve;
 mod table;
-mod times;
 mod work;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -35,7 +37,10 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub(crate) use connect::{Writer, sqlite as open_sqlite};
-pub(crate) use context::{Context, DEV_DATABASE, open as open_database, program, quoted, sqlite_file};
+pub(crate) use context::{
+    Context, DEV_DATABASE, open as open_database, program, quoted, sqlite_file, without_password,
+};
+pub(crate) use effects::who;
 pub(crate) use exit::{Exit, fail};
 pub(crate) use json::print as print_json;
 pub(crate) use migrate::migrate;
@@ -84,6 +89,18 @@ pub(crate) struct Global {
     /// The database: postgres://… or sqlite:FILE [default: DATABASE_URL, else the configuration's]
     #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
     pub(crate) database: Option<String>,
+    /// A dashboard to work through, instead of a database [default: AFTERCOMMIT_SERVER]
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        conflicts_with = "database",
+        help_heading = "Global options"
+    )]
+    pub(crate) server: Option<String>,
+    /// The file that holds the token for it [default: AFTERCOMMIT_TOKEN, the token itself]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
+    pub(crate) token_file: Option<PathBuf>,
     /// Print data as JSON: one object, or one per line for lists
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
@@ -119,6 +136,8 @@ enum Command {
     Profiles(profiles::ProfilesCommand),
     /// Run a worker until it is told to stop
     Work(work::WorkArgs),
+    /// Serve the pages and the API until it is told to stop
+    Dashboard(dashboard::DashboardArgs),
     /// Write one effect
     Enqueue(enqueue::EnqueueArgs),
     /// Look at effects, and decide what a machine must not
@@ -154,7 +173,7 @@ enum Command {
 impl Command {
     const fn verbosity(&self) -> Verbosity {
         match self {
-            Self::Dev(_) | Self::Work(_) => Verbosity::Worker,
+            Self::Dev(_) | Self::Work(_) | Self::Dashboard(_) => Verbosity::Worker,
             Self::Demo(_)
             | Self::Migrate(_)
             | Self::Doctor(_)
@@ -172,6 +191,34 @@ impl Command {
             | Self::Bench(_)
             | Self::Completions(_)
             | Self::Man(_) => Verbosity::Quiet,
+        }
+    }
+}
+
+impl Command {
+    /// What works on the database itself, and so through no dashboard: what it is, as a sentence begins.
+    const fn needs_the_database(&self) -> Option<&'static str> {
+        match self {
+            Self::Dev(_) => Some("the playground has a database of its own"),
+            Self::Demo(_) => Some("the demo has a database of its own"),
+            Self::Migrate(_) => Some("`migrate` changes the database itself"),
+            Self::Doctor(_) => Some("`doctor` looks at the database itself"),
+            Self::Work(_) => Some("a worker carries effects out from the database itself"),
+            Self::Purge(_) => Some("`purge` drops rows of the database itself"),
+            Self::Hold(_) => Some("`hold` compares the database itself with what it was"),
+            Self::Bench(_) => Some("`bench` measures the database itself"),
+            Self::Dashboard(_) => Some("`dashboard` is the server itself"),
+            Self::Config(_)
+            | Self::Profiles(_)
+            | Self::Enqueue(_)
+            | Self::Effects(_)
+            | Self::Downstreams(_)
+            | Self::Endpoints(_)
+            | Self::Workers
+            | Self::Requests(_)
+            | Self::Audit(_)
+            | Self::Completions(_)
+            | Self::Man(_) => None,
         }
     }
 }
@@ -200,6 +247,9 @@ pub(crate) fn main() -> ExitCode {
 async fn run(cli: Cli) -> anyhow::Result<Exit> {
     let context = Context::new(cli.global);
     context.announce();
+    if let Some(what) = cli.command.needs_the_database() {
+        context.refuse_server(what)?;
+    }
     match cli.command {
         Command::Dev(args) => crate::demo::dev(&context, args).await,
         Command::Demo(args) => crate::demo::demo(&context, args).await,
@@ -208,6 +258,7 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Config(command) => config::run(&context, &command),
         Command::Profiles(command) => profiles::run(&context, &command),
         Command::Work(args) => work::run(&context, &args).await,
+        Command::Dashboard(args) => dashboard::run(&context, &args).await,
         Command::Enqueue(args) => enqueue::run(&context, args).await,
         Command::Effects(command) => effects::run(&context, command).await,
         Command::Downstreams(command) => fleet::downstreams(&context, &command).await,

@@ -57,6 +57,20 @@ pub(crate) fn state(text: &str) -> Result<State, String> {
     text.replace('-', "_").parse().map_err(|problem: aftercommit::state::UnknownState| problem.to_string())
 }
 
+/// `name=value`, or a JSON object: what metadata contains.
+pub(crate) fn metadata(text: &str) -> Result<String, String> {
+    if text.trim_start().starts_with('{') {
+        return match serde_json::from_str::<&serde_json::value::RawValue>(text) {
+            Ok(object) => Ok(object.get().to_owned()),
+            Err(problem) => Err(format!("this is no JSON object: {problem}")),
+        };
+    }
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok(serde_json::json!({ name: value }).to_string()),
+        _ => Err(format!("{text:?} names no member; write order=A-17, or a JSON object")),
+    }
+}
+
 /// `Name: value`.
 pub(crate) fn header(text: &str) -> Result<(String, String), String> {
     match text.split_once(':') {
@@ -121,6 +135,16 @@ mod tests {
     fn states_take_either_dash() {
         assert_eq!(state("in-doubt"), Ok(State::InDoubt));
         assert!(state("lost").unwrap_err().contains("in_doubt"));
+    }
+
+    #[test]
+    fn metadata_is_a_name_and_a_value_or_an_object() {
+        assert_eq!(metadata("order=A=17").as_deref(), Ok(r#"{"order":"A=17"}"#));
+        assert_eq!(
+            metadata(r#" {"n": 12345678901234567890123}"#).as_deref(),
+            Ok(r#"{"n": 12345678901234567890123}"#)
+        );
+        assert!(metadata("order").is_err() && metadata("=x").is_err() && metadata("{x").is_err());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use aftercommit::visible::clean;
 use aftercommit_workers::{
     config::ConfigError,
     profiles::{Confidence, Contents, Profile, all, get},
@@ -11,9 +12,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::{
-    Context, Exit, Grid,
-    clean::clean,
-    data, fail, json,
+    Context, Exit, Grid, data, fail, json,
     output::{plural, width, wrapped},
     table, talk,
 };

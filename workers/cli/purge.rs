@@ -6,6 +6,7 @@ use std::{
 };
 
 use aftercommit::{
+    clock::words::span,
     engine::{Manner, Purged, purge},
     store::{Ahead, Database, Retention, Step},
 };
@@ -17,7 +18,6 @@ use super::{
     Context, Exit, data, fail, json,
     output::{ask, can_ask, plural, progress},
     parse, talk,
-    times::span,
     work::Signals,
 };
 

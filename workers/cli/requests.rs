@@ -1,13 +1,17 @@
 //! `requests`: what came in behind the guard and was answered. Never what it was answered with: that may hold anything.
 
-use aftercommit::store::RequestFilter;
+use aftercommit::{
+    clock::words::{relative, utc},
+    store::{PAGE_MAX, RequestFilter, RequestInfo},
+};
 use clap::Args;
 
 use super::{
     Context, Exit, Grid, data,
     json::{self, RequestJson},
-    parse, table, talk,
-    times::{relative, utc},
+    parse,
+    people::People,
+    table, talk,
 };
 
 #[derive(Debug, Args)]
@@ -33,14 +37,8 @@ pub(crate) struct RequestsArgs {
 
 /// Lists them.
 pub(super) async fn run(context: &Context, args: &RequestsArgs) -> anyhow::Result<Exit> {
-    let store = context.open().await?;
-    let filter = RequestFilter {
-        scope: args.scope.clone(),
-        key: args.key.clone(),
-        limit: args.limit,
-        ..RequestFilter::default()
-    };
-    let found = store.requests(&filter).await?;
+    let people = context.people().await?;
+    let found = find(people.as_ref(), args).await?;
     if context.json() {
         for info in &found {
             json::print(&RequestJson::from(info))?;
@@ -52,7 +50,7 @@ pub(super) async fn run(context: &Context, args: &RequestsArgs) -> anyhow::Resul
         talk!("{}", if narrowed { "No such request is kept." } else { "No guarded request is kept here." });
         return Ok(Exit::Ok);
     }
-    let now = store.now().await?;
+    let now = people.now().await?;
     let mut grid = Grid::new(&["SCOPE", "KEY", "STATUS", "EFFECTS", "BEGAN", "EXPIRES"])
         .numbers(&[2, 3])
         .cut(&[0, 1])
@@ -69,4 +67,25 @@ pub(super) async fn run(context: &Context, args: &RequestsArgs) -> anyhow::Resul
     }
     data(grid)?;
     Ok(Exit::Ok)
+}
+
+/// A page is bounded; whoever asks for more gets more pages.
+async fn find(people: &dyn People, args: &RequestsArgs) -> anyhow::Result<Vec<RequestInfo>> {
+    let mut found: Vec<RequestInfo> = Vec::new();
+    let mut before = None;
+    loop {
+        let left = args.limit.saturating_sub(u32::try_from(found.len()).unwrap_or(u32::MAX));
+        let limit = left.min(PAGE_MAX);
+        if limit == 0 {
+            return Ok(found);
+        }
+        let filter = RequestFilter { scope: args.scope.clone(), key: args.key.clone(), before, limit };
+        let page = people.requests(&filter).await?;
+        let full = page.len() == usize::try_from(limit).unwrap_or(usize::MAX);
+        before = page.last().map(RequestInfo::place);
+        found.extend(page);
+        if !full {
+            return Ok(found);
+        }
+    }
 }

@@ -3,13 +3,10 @@
 
 use std::fmt;
 
-use aftercommit::state::State;
+use aftercommit::{state::State, visible::clean};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-use super::{
-    clean::clean,
-    output::{width, wrapped},
-};
+use super::output::{width, wrapped};
 
 /// Between two columns.
 const GAP: usize = 2;

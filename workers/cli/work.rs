@@ -69,7 +69,13 @@ pub(super) async fn run(context: &Context, args: &WorkArgs) -> anyhow::Result<Ex
     let endpoints = Served::start(args.listen.or(settings.worker.listen)).await?;
     let config = engine_config(&settings, &served);
     let options = settings.options();
-    let Some(store) = open_patiently(&url, &options, args, &mut signals).await? else { return Ok(Exit::Ok) };
+    // A run with an end of its own fails at once where the database is away.
+    let store = if args.once || args.until_idle {
+        Some(open(&url, &options).await?)
+    } else {
+        open_patiently(&url, &options, &mut signals).await?
+    };
+    let Some(store) = store else { return Ok(Exit::Ok) };
     let names: Vec<&str> = served.iter().map(|served| served.name.as_ref()).collect();
     tracing::info!(worker = %config.worker, downstreams = %names.join(","), "worker started");
     for finding in settings.check() {
@@ -118,12 +124,11 @@ fn journal(context: &Context, settings: &Settings, url: &str) -> anyhow::Result<
 /// Between two tries to reach the database at the start, at first and at most: it must be noticed soon when it is back.
 const OPEN_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
-/// Opens the database. A worker that runs until it is told to stop waits for one that is away, since machines start in any
-/// order; `None` when it was told to stop meanwhile. A run with an end of its own fails at once.
-async fn open_patiently(
+/// Opens the database. What runs until it is told to stop waits for one that is away, since machines start in any order; `None`
+/// when it was told to stop meanwhile.
+pub(super) async fn open_patiently(
     url: &str,
     options: &Options,
-    args: &WorkArgs,
     signals: &mut Signals,
 ) -> anyhow::Result<Option<Arc<dyn Database>>> {
     let mut pause = OPEN_PAUSE.0;
@@ -132,7 +137,7 @@ async fn open_patiently(
             Ok(store) => return Ok(Some(store)),
             Err(problem) => problem,
         };
-        if args.once || args.until_idle || exit_of(&problem) != Exit::Unreachable {
+        if exit_of(&problem) != Exit::Unreachable {
             return Err(problem);
         }
         if pause == OPEN_PAUSE.0 {

@@ -30,7 +30,7 @@ pub(super) fn accounts(downstreams: &BTreeMap<String, DownstreamSettings>) -> Re
 impl Settings {
     /// What is allowed and may still surprise.
     pub fn check(&self) -> Vec<Finding> {
-        let mut findings = Vec::new();
+        let mut findings = self.dashboard.findings(&self.secrets);
         for (name, downstream) in &self.downstreams {
             let key = format!("downstream.{name}");
             for message in downstream.configured.warnings() {

@@ -7,6 +7,7 @@ mod answers;
 mod broker;
 mod check;
 mod contract;
+mod dashboard;
 mod downstream;
 mod error;
 mod horizon;
@@ -35,6 +36,7 @@ use aftercommit::{
 pub(crate) use answers::{AnswerRule, Answers, Marker, Predicate, Wants, is_header_name, is_pointer};
 pub(crate) use broker::{Broker, host_port, secrets_of};
 pub(crate) use contract::Written;
+pub use dashboard::{Auth, Dashboard, Login, Proxy, Redact};
 pub use downstream::DownstreamSettings;
 pub(crate) use downstream::{Configured, Source};
 pub use error::{ConfigError, Finding};
@@ -54,9 +56,6 @@ pub use section::nearest;
 pub use show::{Shown, masked_url};
 use tree::{Origin, Table};
 pub use worker::Worker;
-
-/// Loopback: anything else requires auth.
-const LISTEN: &str = "127.0.0.1:7799";
 
 /// Where the configuration is read from.
 #[derive(Clone, Debug, Default)]
@@ -84,7 +83,7 @@ pub struct Settings {
     pub worker: Worker,
     /// How long things are kept.
     pub retention: Retention,
-    /// Where the dashboard listens.
+    /// How the dashboard runs.
     pub dashboard: Dashboard,
     /// The downstreams, by name.
     pub downstreams: BTreeMap<String, DownstreamSettings>,
@@ -117,13 +116,6 @@ impl Retention {
     }
 }
 
-/// `[dashboard]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dashboard {
-    /// Where it listens.
-    pub listen: std::net::SocketAddr,
-}
-
 impl Settings {
     /// Reads and validates the configuration.
     ///
@@ -150,7 +142,7 @@ impl Settings {
         let pooler = part(&log, pooler::read(&root, sources));
         let worker = part(&log, root.child("worker").and_then(worker::read));
         let retention = part(&log, root.child("retention").and_then(retention));
-        let dashboard = part(&log, root.child("dashboard").and_then(dashboard));
+        let dashboard = part(&log, root.child("dashboard").and_then(dashboard::read));
         let lease = worker.as_ref().map_or(worker::LEASE, |worker| worker.lease);
         let downstreams =
             part(&log, root.child("downstream")).map(|section| downstreams(&section, lease, &log));
@@ -345,20 +337,6 @@ fn retention(section: Section<'_>) -> Result<Retention, ConfigError> {
     retention.kept().validate().map_err(|(key, problem)| section.error(key, problem))?;
     section.finish()?;
     Ok(retention)
-}
-
-fn dashboard(section: Section<'_>) -> Result<Dashboard, ConfigError> {
-    section.not_yet("auth", "listen on loopback, behind a proxy that authenticates")?;
-    let listen: String = section.get_or("listen", LISTEN.to_owned())?;
-    let listen = address(&section, &listen, LISTEN)?;
-    if !listen.ip().is_loopback() {
-        return Err(section.error(
-            "listen",
-            "must be a loopback address: anything else requires auth, which is not supported yet",
-        ));
-    }
-    section.finish()?;
-    Ok(Dashboard { listen })
 }
 
 fn address(section: &Section<'_>, text: &str, example: &str) -> Result<std::net::SocketAddr, ConfigError> {

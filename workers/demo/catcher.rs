@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use aftercommit::visible::{clean, clean_lines};
 use axum::{
     Json, Router,
     extract::State,
@@ -179,22 +180,31 @@ async fn page(State(catcher): State<Arc<Catcher>>) -> Response {
     let mut body = String::new();
     for letter in catcher.letters() {
         let Letter { from, to, recipients, subject, message_id, text } = &letter;
-        let [from, to, subject, message_id, text] =
-            [from, to, subject, message_id, text].map(|text| escaped(text));
-        let sent = escaped(&recipients.join(", "));
+        let [from, to, subject, message_id] =
+            [from, to, subject, message_id].map(|text| escaped(&clean(text)));
+        let (sent, text) = (escaped(&clean(&recipients.join(", "))), escaped(&clean_lines(text)));
         write!(
             body,
-            "<article><h2>{subject}</h2><p>From {from}<br>To {to}<br>Sent to {sent}<br><small>{message_id}</small></p><pre>{text}</pre></article>"
+            "<article class=\"card\"><h2>{subject}</h2><dl class=\"facts\"><dt>From</dt><dd>{from}</dd><dt>To</dt><dd>{to}</dd>\
+             <dt>Sent to</dt><dd>{sent}</dd><dt>Message-ID</dt><dd class=\"mono\">{message_id}</dd></dl>\
+             <pre class=\"text\" tabindex=\"0\">{text}</pre></article>"
         )
         .expect("a String takes whatever is written");
     }
     if body.is_empty() {
-        body.push_str("<p>No mail yet.</p>");
+        body.push_str(
+            "<div class=\"card empty\"><strong>No mail yet.</strong><span>What effects send to the downstream \
+             <code>mail</code> is caught here.</span></div>",
+        );
     }
+    let sheet = aftercommit_dashboard::sheet();
     Html(format!(
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Caught mail</title>\
-         <style>body{{font:16px/1.5 system-ui;max-width:44rem;margin:2rem auto;padding:0 1rem}}article{{border-top:1px solid #8888;padding:.5rem 0}}\
-         pre{{white-space:pre-wrap}}</style><h1>Caught mail</h1>{body}</html>"
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>Caught mail</title>\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\">\
+         <link rel=\"stylesheet\" href=\"/{sheet}\"></head><body class=\"alone\"><header class=\"bar\">\
+         <a class=\"brand\" href=\"/\">aftercommit</a><span class=\"env\">dev</span></header><main id=\"main\">\
+         <div class=\"head\"><h1>Caught mail</h1><p>The playground's mail server takes everything and delivers nothing. The newest \
+         is on top; it forgets at its end.</p></div>{body}</main></body></html>"
     ))
     .into_response()
 }

@@ -1,14 +1,14 @@
-//! `aftercommit dev`: worker, page and sinks in one process, on SQLite, without configuration.
+//! `aftercommit dev`: worker, dashboard and sinks in one process, on SQLite, without configuration.
 
-use std::{future::IntoFuture as _, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use aftercommit::{
     clock::SystemClock,
     engine::{Engine, Report, Stop},
     error::StoreError,
-    store::{Database, Options},
+    store::Options,
 };
-use aftercommit_dashboard::Operations;
+use aftercommit_dashboard::{Dashboard, Operations, Settings as Shown, dashboard};
 use aftercommit_workers::config::{Settings, Sources};
 use anyhow::Context as _;
 use axum::Router;
@@ -24,13 +24,15 @@ use super::{
 };
 use crate::cli::{
     Context, DEV_DATABASE, Exit, Signals, data, engine_config, fail, migrate, open_database, program, quoted,
-    sqlite_file, talk,
+    sqlite_file, talk, who, without_password,
 };
 
 /// The port of the page and the sinks, unless it is taken.
 const PORT: u16 = 7799;
 /// Ports that are tried after it.
 const MORE_PORTS: u16 = 50;
+/// How long the dashboard's open requests may go on once the worker has ended.
+const GRACE: Duration = Duration::from_secs(2);
 /// Longer than the timeout below, so that a requested timeout is one.
 const SLOW: Duration = Duration::from_secs(8);
 
@@ -80,24 +82,37 @@ pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit
     let operations = Operations::default();
     operations.watch(Arc::clone(&database), Some((Arc::clone(&engine), stop.clone())));
     let catcher = Arc::new(Catcher::default());
-    let mut app = app(database, &operations, &catcher);
+    let shown = Shown {
+        environment: "dev".to_owned(),
+        local: who(),
+        operations: Some(operations.clone()),
+        ..Shown::default()
+    };
+    let dashboard = dashboard(database, shown);
+    let mut app = app(&dashboard, &catcher);
     // The service speaks SQLite; a playground on PostgreSQL does without it.
     let shop =
         if url.starts_with("sqlite:") { Some(Shop::open(&url, args.amqp.is_some()).await?) } else { None };
     let mut orders = Orders::default();
     if let Some(shop) = shop {
         orders = Orders::at(address);
-        app = app.merge(shop.router());
+        app = app.merge(dashboard.beside(shop.router()));
         operations.count_requests(move || shop.counts());
     }
     let mut tasks = JoinSet::new();
-    tasks.spawn(serve(listener, app, stop.abort.clone()));
     tasks.spawn(catcher.serve(mail));
+    let (mut site, abort) = (JoinSet::new(), stop.abort.clone());
+    site.spawn(async move { dashboard.serve_app(app, listener, abort, GRACE).await });
     let mut worker = JoinSet::new();
     let inner = stop.clone();
     worker.spawn(async move { engine.run(inner).await });
     greet(&url, address, &orders)?;
-    run_until_stopped(&mut worker, &stop, &mut signals).await
+    let exit = run_until_stopped(&mut worker, &stop, &mut signals).await?;
+    if exit == Exit::Ok {
+        // A bulk of the dashboard ends with the effect that it is at.
+        site.join_next().await;
+    }
+    Ok(exit)
 }
 
 async fn run_until_stopped(
@@ -126,24 +141,12 @@ async fn run_until_stopped(
     }
 }
 
-async fn serve(
-    listener: TcpListener,
-    app: Router,
-    stop: tokio_util::sync::CancellationToken,
-) -> std::io::Result<()> {
-    tokio::select! {
-        ended = axum::serve(listener, app).into_future() => ended,
-        () = stop.cancelled() => Ok(()),
-    }
-}
-
-/// The page at the root, the sinks below.
-fn app(database: Arc<dyn Database>, operations: &Operations, catcher: &Arc<Catcher>) -> Router {
+/// The dashboard at the root, the sinks below.
+fn app(dashboard: &Dashboard, catcher: &Arc<Catcher>) -> Router {
     let payments = Sink::new(Memory::HonoursKeys, "ch", SLOW);
-    aftercommit_dashboard::pages(database)
-        .merge(operations.router())
-        .nest("/sinks/payments", payments.router())
-        .nest("/sinks/mail", catcher.router())
+    let sinks =
+        Router::new().nest("/sinks/payments", payments.router()).nest("/sinks/mail", catcher.router());
+    dashboard.router().merge(dashboard.beside(sinks))
 }
 
 /// The port asked for; else the usual one, or the next that is free.
@@ -244,18 +247,18 @@ declare = {{ queues = [{{ name = "{QUEUE}" }}] }}
 
 fn greet(url: &str, address: SocketAddr, orders: &Orders) -> anyhow::Result<()> {
     let (program, version) = (program(), env!("CARGO_PKG_VERSION"));
-    let file = sqlite_file(url).map_or_else(|| url.to_owned(), |path| path.display().to_string());
+    let file = sqlite_file(url).map_or_else(|| without_password(url), |path| path.display().to_string());
     let Orders { place, twice } = orders;
     data(format!(
         "\n  aftercommit {version}  dev: a playground, not for production\n\n  \
-         Effects   http://{address}/\n  {place}\
+         Dashboard http://{address}/\n  {place}\
          Payments  http://{address}/sinks/payments  honours Idempotency-Key\n  \
          Mail      http://{address}/sinks/mail      cannot deduplicate; caught mail\n  \
          Health    http://{address}/healthz and http://{address}/readyz\n  \
          Metrics   http://{address}/metrics\n  \
          Database  {file}\n\n  \
          In another terminal, in this folder:\n{twice}    \
-         export DATABASE_URL={}\n    \
+         {}\n    \
          {program} enqueue payments --key order-1 --payload '{{\"amount\":1500}}'\n    \
          {program} enqueue mail --payload '{{\"to\":\"timeout@example.com\",\"text\":\"hello\"}}'\n\n  \
          \"fail\" may be {FAIL_WORDS}; after timeout, the retries of\n  \
@@ -264,9 +267,16 @@ fn greet(url: &str, address: SocketAddr, orders: &Orders) -> anyhow::Result<()> 
          INSERT INTO aftercommit_effects (downstream, payload)\n      \
          VALUES ('payments', '{{\"amount\":1500}}')\n\n  \
          Ctrl-C drains.\n",
-        quoted(url)
+        export(url)
     ))?;
     Ok(())
+}
+
+/// What another terminal is told to say. A password is not printed: terminals are recorded and looked at.
+fn export(url: &str) -> String {
+    let shown = without_password(url);
+    let fill_in = if shown == url { "" } else { "  # with its password" };
+    format!("export DATABASE_URL={}{fill_in}", quoted(&shown))
 }
 
 /// What is told of the order service, where it is served.
@@ -289,6 +299,13 @@ impl Orders {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_password_is_printed() {
+        assert_eq!(export("sqlite:play.db"), "export DATABASE_URL=sqlite:play.db");
+        let said = export("postgres://me:hush@localhost/play");
+        assert!(!said.contains("hush") && said.contains("with its password"), "{said}");
+    }
 
     #[test]
     fn the_playground_s_configuration_is_valid() {

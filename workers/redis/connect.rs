@@ -23,7 +23,7 @@ use tokio_util::{
 };
 use url::Url;
 
-use super::metered::{Meter, Metered, REPLY_MAX};
+use super::metered::{ENTRIES, Meter, Metered, REPLY_MAX, SHORT};
 use crate::{
     shared::{Connection, Refused},
     socket::{self, Place, Stream},
@@ -172,6 +172,16 @@ impl Link {
     /// Replies come in the order of the commands: one that does not come in time keeps all the others behind it, so the
     /// connection is given up with all that it has queued, and nothing of it leaves later.
     pub(super) async fn ask(&self, command: &Cmd, deadline: Instant) -> Heard {
+        self.ask_for(SHORT, command, deadline).await
+    }
+
+    /// The same, of a command whose reply repeats entries whole.
+    pub(super) async fn ask_for_entries(&self, command: &Cmd, deadline: Instant) -> Heard {
+        self.ask_for(ENTRIES, command, deadline).await
+    }
+
+    async fn ask_for(&self, bytes: usize, command: &Cmd, deadline: Instant) -> Heard {
+        let _expected = self.meter.expect(bytes);
         let mut connection = self.connection.clone();
         tokio::select! {
             biased;
@@ -192,12 +202,6 @@ impl Link {
                 Heard::Silent
             }
         }
-    }
-
-    /// The same, of a command whose reply repeats entries whole.
-    pub(super) async fn ask_for_entries(&self, command: &Cmd, deadline: Instant) -> Heard {
-        let _long = self.meter.expect_entries();
-        self.ask(command, deadline).await
     }
 
     fn lost(&self) -> Heard {

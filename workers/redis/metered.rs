@@ -17,18 +17,20 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::socket::Stream;
 
-/// Bytes of replies that none of ours comes near, with many of them under way.
+/// Bytes without the end of a reply that no reply of ours comes near.
 pub(super) const REPLY_MAX: usize = 1 << 20;
-/// The same while a reply is expected that repeats entries whole: a description of a stream holds its first and its last.
-const ENTRIES_MAX: usize = 16 << 20;
+/// What a reply that is expected may add to it: an id, or an error.
+pub(super) const SHORT: usize = 1 << 10;
+/// The same of a reply that repeats entries whole: the description of a stream holds its first and its last.
+pub(super) const ENTRIES: usize = 16 << 20;
 
 /// What was read, and how much may be. Shared by the stream and the attempts.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     /// Bytes since the last reply was heard.
     read: AtomicUsize,
-    /// Replies under way that repeat entries.
-    long: AtomicUsize,
+    /// What the replies under way may have together.
+    expected: AtomicUsize,
     exceeded: AtomicBool,
 }
 
@@ -38,19 +40,19 @@ impl Meter {
         self.read.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the server sent more than any reply has: the connection was ended for that.
+    /// Whether the server sent more than the replies have: the connection was ended for that.
     pub(super) fn is_exceeded(&self) -> bool {
         self.exceeded.load(Ordering::SeqCst)
     }
 
-    /// Lets a reply be long while the value lives.
-    pub(super) fn expect_entries(&self) -> LongReply<'_> {
-        self.long.fetch_add(1, Ordering::SeqCst);
-        LongReply(self)
+    /// A reply of so many bytes is expected while the value lives.
+    pub(super) fn expect(&self, bytes: usize) -> Expected<'_> {
+        self.expected.fetch_add(bytes, Ordering::SeqCst);
+        Expected { meter: self, bytes }
     }
 
     fn count(&self, bytes: usize) -> io::Result<()> {
-        let max = if self.long.load(Ordering::SeqCst) > 0 { ENTRIES_MAX } else { REPLY_MAX };
+        let max = self.expected.load(Ordering::SeqCst).saturating_add(REPLY_MAX);
         if self.read.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) > max {
             self.exceeded.store(true, Ordering::SeqCst);
         }
@@ -59,12 +61,15 @@ impl Meter {
     }
 }
 
-/// A reply under way that may be long.
-pub(super) struct LongReply<'a>(&'a Meter);
+/// A reply under way.
+pub(super) struct Expected<'a> {
+    meter: &'a Meter,
+    bytes: usize,
+}
 
-impl Drop for LongReply<'_> {
+impl Drop for Expected<'_> {
     fn drop(&mut self) {
-        self.0.long.fetch_sub(1, Ordering::SeqCst);
+        self.meter.expected.fetch_sub(self.bytes, Ordering::SeqCst);
     }
 }
 
@@ -117,13 +122,17 @@ mod tests {
     #[test]
     fn only_a_reply_that_is_heard_makes_room_for_the_next() {
         let meter = Meter::default();
-        assert!(meter.count(REPLY_MAX).is_ok());
+        for _ in 0..3 {
+            assert!(meter.count(REPLY_MAX).is_ok());
+            meter.heard();
+        }
+        let replies: Vec<_> = (0..100).map(|_| meter.expect(SHORT)).collect();
+        assert!(meter.count(REPLY_MAX + 100 * SHORT).is_ok(), "many that nobody has listened to yet");
+        drop(replies);
+        let entries = meter.expect(ENTRIES);
+        assert!(meter.count(ENTRIES - 100 * SHORT).is_ok());
         meter.heard();
-        assert!(meter.count(REPLY_MAX).is_ok());
-        let long = meter.expect_entries();
-        assert!(meter.count(ENTRIES_MAX - REPLY_MAX).is_ok());
-        meter.heard();
-        drop(long);
+        drop(entries);
         assert!(meter.count(REPLY_MAX).is_ok() && !meter.is_exceeded());
         assert!(meter.count(1).is_err());
         meter.heard();

@@ -168,7 +168,7 @@ fn what_is_held_keeps_its_place_waits_for_the_end_or_is_parked() {
         travels_until: None,
         window_at_claim: terms.contract.window,
         expires_at: None,
-        resend: false,
+        resend: None,
         cancel_requested: false,
         applied_late: false,
     };

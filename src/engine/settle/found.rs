@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     clock::Timestamp,
     contract::{Contract, Dedupe, Stores},
-    decision::{self, Decision, History},
+    decision::{self, Decision},
     downstream::Terms,
     engine::lease::Base,
     outcome::{About, Finding, Outcome, Response, Verdict},
@@ -88,26 +88,11 @@ impl Attempted {
             counts: outcome.phase.may_have_reached() && !outcome.refuses_us,
             uncertain,
             quiet_at: travelling.then(|| started_at.plus(terms.timeout).plus(terms.contract.margin)),
-            sweep_at: sweep_at(&terms.contract, terms.timeout, &claim.history, uncertain),
+            sweep_at: decision::sweep_at(&terms.contract, terms.timeout, &claim.history, uncertain),
             response,
             refusal_stored: refusal_stored(&terms.contract, outcome, decision),
         }
     }
-}
-
-/// When the sweep must look at an effect that nobody claims: once it could not be sent any more.
-pub(in crate::engine) fn sweep_at(
-    contract: &Contract,
-    timeout: Duration,
-    history: &History,
-    uncertain: bool,
-) -> Option<Timestamp> {
-    let window = uncertain
-        .then(|| history.safe_until(contract))
-        .flatten()
-        .filter(|safe_until| *safe_until != Timestamp::MAX)
-        .map(|safe_until| safe_until.minus(timeout));
-    [window, history.expires_at].into_iter().flatten().min()
 }
 
 /// Whether the vendor keeps this refusal, or this server error, under the key, so that a retry could only replay it.

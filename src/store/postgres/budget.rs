@@ -164,11 +164,17 @@ impl Pause for PgStore {
         self.act_on_downstream(downstream, ("pause", pause), actor).await
     }
 
-    async fn resume(&self, downstream: &str, actor: &Actor) -> Result<Acted, StoreError> {
+    async fn resume(
+        &self,
+        downstream: &str,
+        actor: &Actor,
+        seen: Option<Timestamp>,
+    ) -> Result<Acted, StoreError> {
         let resume =
             sql("UPDATE aftercommit.downstreams SET paused_at = NULL, paused_by = NULL, pause_reason = NULL
-             WHERE name = $1 AND paused_at IS NOT NULL")
-            .bind(downstream);
+             WHERE name = $1 AND paused_at IS NOT NULL AND paused_at = coalesce($2::timestamptz, paused_at)")
+            .bind(downstream)
+            .bind(seen);
         self.act_on_downstream(downstream, ("resume", resume), actor).await
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     state::State,
     store::{
         Filter,
-        search::{self, LANE_FEW, Plan, QUEUE_WINDOW, Source},
+        search::{self, LANE_FEW, Plan, Source},
     },
 };
 
@@ -118,9 +118,11 @@ impl Candidates<'_> {
         Some(match state {
             // By downstream, since so is the index: the newest of each.
             State::InDoubt => self.of_each("SELECT q.id FROM aftercommit.queue AS q WHERE q.lane = 'd'", "q"),
+            // OFFSET 0: beside other states the planner has read the whole queue, in the order that is asked for.
             State::InFlight => format!(
-                "SELECT q.id FROM aftercommit.claims AS c CROSS JOIN LATERAL unnest(c.ids) AS held (id)
-                 JOIN aftercommit.queue AS q ON q.id = held.id AND q.token = c.token WHERE q.claimed{}{}",
+                "SELECT q.id FROM aftercommit.claims AS c CROSS JOIN LATERAL unnest(c.ids) AS held (id) CROSS JOIN LATERAL (
+                   SELECT q.id FROM aftercommit.queue AS q
+                   WHERE q.id = held.id AND q.token = c.token AND q.claimed{} OFFSET 0) AS q WHERE true{}",
                 if one { " AND q.downstream = $1" } else { "" },
                 self.newest("q.id")
             ),
@@ -186,7 +188,7 @@ impl Candidates<'_> {
     WHERE q.downstream = {name} AND q.lane = 't' AND q.due_at <= statement_timestamp() LIMIT {many}) AS t LIMIT {many})"
             ));
         }
-        let (when, within) = (self.pending_when(), self.within("q.id"));
+        let (when, within, window) = (self.pending_when(), self.within("q.id"), self.plan.queue);
         Some(format!(
             "few AS MATERIALIZED ({}),
 pending AS MATERIALIZED (
@@ -194,13 +196,13 @@ pending AS MATERIALIZED (
   UNION ALL
   (SELECT q.id FROM (
     SELECT {COLUMNS} FROM aftercommit.queue AS q WHERE (SELECT count(*) FROM few) > {LANE_FEW}{within}
-    ORDER BY q.id DESC LIMIT {QUEUE_WINDOW}) AS q
+    ORDER BY q.id DESC LIMIT {window}) AS q
   WHERE ({when}){one} ORDER BY q.id DESC LIMIT $5)
 ),
 floor AS MATERIALIZED (
   SELECT q.id FROM aftercommit.queue AS q
   WHERE (SELECT count(*) FROM few) > {LANE_FEW} AND (SELECT count(*) FROM pending) < $5{within}
-  ORDER BY q.id DESC OFFSET {QUEUE_WINDOW} - 1 LIMIT 1
+  ORDER BY q.id DESC OFFSET {window} - 1 LIMIT 1
 )",
             few.join(" UNION ALL ")
         ))

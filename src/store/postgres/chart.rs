@@ -8,7 +8,7 @@ use crate::{
     effect::EffectId,
     error::StoreError,
     state::State,
-    store::{CauseRow, Causes, Filter, Resolution, SEARCH_WINDOW, Traffic},
+    store::{CAUSES_WINDOW, CauseRow, Causes, Filter, Resolution, Traffic},
 };
 
 /// The view's joins that these columns do not need are left out by the planner. LATERAL, with OFFSET 0: see list.rs.
@@ -69,13 +69,13 @@ impl PgStore {
     ) -> Result<Causes, StoreError> {
         let filter =
             Filter { states: vec![state], downstream: downstream.map(str::to_owned), ..Filter::default() };
-        let list = Candidates::of_state(&filter, SEARCH_WINDOW + 1);
+        let list = Candidates::of_state(&filter, CAUSES_WINDOW + 1);
         let text = format!("{}{CAUSES}", list.with());
         let rows = self.read(list.bind(sql(AssertSqlSafe(text))), "looking for causes").await?;
-        let whole = rows.len() <= SEARCH_WINDOW as usize;
+        let whole = rows.len() <= CAUSES_WINDOW as usize;
         let rows = rows
             .iter()
-            .take(SEARCH_WINDOW as usize)
+            .take(CAUSES_WINDOW as usize)
             .map(|row| {
                 let status: Option<i32> = row::get(row, "response_status")?;
                 Ok(CauseRow {

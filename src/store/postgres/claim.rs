@@ -108,7 +108,7 @@ const CLAIM: &str = concat!(
   FROM picked AS p JOIN tok AS t USING (ord) CROSS JOIN moment AS m
   WHERE q.ctid = p.tid
   RETURNING q.id, q.token, q.attempts, q.tries, q.number, q.started_at, q.first_sent_at, q.terms, q.uncertain, q.sent_before,
-    q.expires_at, q.resend, q.cancel_requested, q.applied_late, q.quiet_at, p.ord, p.src, p.xid
+    q.expires_at, q.resend, q.resend_unconfirmed, q.cancel_requested, q.applied_late, q.quiet_at, p.ord, p.src, p.xid
 ), head AS MATERIALIZED (
   SELECT m.now_at, m.durable, pg_current_snapshot()::text AS snapshot, (
     SELECT array_agg(w.ord || ':' || (
@@ -122,7 +122,8 @@ SELECT CASE row_number() OVER () WHEN 1 THEN h.snapshot END AS snapshot,
        CASE row_number() OVER () WHEN 1 THEN h.floors END AS floors,
        CASE row_number() OVER () WHEN 1 THEN h.looked END AS looked,
        h.now_at, h.durable, u.id, u.token, u.attempts, u.tries, u.number, u.started_at, u.first_sent_at, u.terms, u.uncertain,
-       u.sent_before, u.expires_at, u.resend, u.cancel_requested, u.applied_late, u.quiet_at, u.ord, u.src, u.xid::text AS xid,
+       u.sent_before, u.expires_at, u.resend, u.resend_unconfirmed, u.cancel_requested, u.applied_late, u.quiet_at, u.ord, u.src,
+       u.xid::text AS xid,
        CASE WHEN u.terms <> ALL ($12::int8[]) THEN
          (SELECT t.request_sha256 FROM aftercommit.terms AS t WHERE t.id = u.terms) END AS request_sha256,
        CASE WHEN u.terms <> ALL ($12::int8[]) THEN

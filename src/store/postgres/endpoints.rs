@@ -70,12 +70,13 @@ impl Endpoints for PgStore {
         disable: Option<&str>,
         actor: &Actor,
     ) -> Result<bool, StoreError> {
-        let switch = sql("SELECT aftercommit.switch_endpoint($1, $2, $3, $4, $5)")
+        let switch = sql("SELECT aftercommit.switch_endpoint($1, $2, $3, $4, $5, $6)")
             .bind(downstream)
             .bind(name)
             .bind(disable.map(sentence))
             .bind(sentence(&actor.who))
-            .bind(actor.reason.as_deref().map(sentence));
+            .bind(actor.reason.as_deref().map(sentence))
+            .bind(actor.from.as_deref().map(sentence));
         self.scalar(switch).await.map_err(StoreError::during("switching an endpoint"))
     }
 }

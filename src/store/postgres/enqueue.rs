@@ -10,6 +10,7 @@ use sqlx::{
 
 use super::{
     PgStore,
+    operate::enqueue_audit,
     session::Session,
     statement::{Statement, Tx, sql},
 };
@@ -21,6 +22,7 @@ use crate::{
     guard::{RequestKey, Scope},
     key,
     state::State,
+    verb::Actor,
 };
 
 /// A key that its downstream cannot take is left out: the trigger would refuse all of them, and the caller's transaction
@@ -112,7 +114,11 @@ impl Enqueue for Pooled<'_> {
 
 impl PgStore {
     /// A mail is split as `enqueue()` in SQL splits it, by the kind that its downstream was registered with.
-    pub(super) async fn enqueue_alone(&self, effect: &NewEffect) -> Result<Vec<Enqueued>, EnqueueError> {
+    pub(super) async fn enqueue_alone(
+        &self,
+        effect: &NewEffect,
+        actor: &Actor,
+    ) -> Result<Vec<Enqueued>, EnqueueError> {
         let mut tx = Tx::begin(&self.pool).await?;
         let kind = tx.optional(sql(KIND).bind(&effect.downstream)).await?;
         let kind: Option<String> = kind.map(|row| row.try_get("kind")).transpose()?;
@@ -123,6 +129,11 @@ impl PgStore {
         };
         match written.and_then(|results| results.into_iter().collect::<Result<Vec<_>, _>>()) {
             Ok(written) => {
+                for one in &written {
+                    if let Enqueued::Inserted(receipt) = one {
+                        tx.execute(enqueue_audit(actor, &effect.downstream, receipt)).await?;
+                    }
+                }
                 tx.commit().await?;
                 Ok(written)
             }

@@ -78,7 +78,7 @@ const MARK: &str = "WITH h AS MATERIALIZED (
     FROM aftercommit.operations AS o JOIN aftercommit.terms AS t ON t.id = o.terms)) * interval '1 microsecond' AS quiet_at
 ), marked AS (
   UPDATE aftercommit.queue AS q
-  SET uncertain = true, sent_before = true, resend = false, swept = false,
+  SET uncertain = true, sent_before = true, resend = false, resend_unconfirmed = false, swept = false,
       first_sent_at = coalesce(q.first_sent_at, greatest(e.created_at, e.due_at)),
       terms = coalesce(q.terms, o.terms), quiet_at = greatest(q.quiet_at, m.quiet_at),
       claimed = q.claimed AND q.applied_late,

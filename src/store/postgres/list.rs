@@ -24,6 +24,9 @@ const DOING: &str = "listing effects";
 
 /// So many of the newest are looked at before an index of metadata is asked.
 const NEWEST: u32 = 1_000;
+/// Metadata that as many of the newest effects have is had by too many: its index would give more than anybody looks at, and
+/// takes half a second to say so at ten million.
+const COMMON: i64 = 100;
 
 /// The lowest number that was written at `$1` or later, by halves: numbers and times grow together.
 const FIRST_SINCE: &str = "WITH RECURSIVE half (low, high) AS (
@@ -42,6 +45,9 @@ SELECT low FROM half WHERE low >= high";
 /// Served by effects_metadata.
 const BY_METADATA: &str =
     "SELECT e.id FROM aftercommit.effects AS e WHERE e.metadata @> $1::text::jsonb LIMIT $2";
+
+const HOW_COMMON: &str = "SELECT count(*) FILTER (WHERE e.metadata @> $1::text::jsonb) AS fits
+FROM (SELECT e.metadata FROM aftercommit.effects AS e ORDER BY e.id DESC LIMIT $2) AS e";
 
 impl Candidates<'_> {
     /// What is left to be looked at: columns of the view, and the conditions.
@@ -110,8 +116,7 @@ impl PgStore {
             return self.page(filter, bounds, (ids, plan)).await;
         }
         // What nearly every effect has fills a page from the newest ones, and its index would give millions.
-        let newest = Plan { candidates: NEWEST, ..plan };
-        let page = self.page(filter, bounds, (None, newest)).await?;
+        let page = self.page(filter, bounds, (None, plan.at_first(NEWEST))).await?;
         if page.next.is_none() || page.effects.len() >= filter.limit.min(PAGE_MAX) as usize {
             return Ok(page);
         }
@@ -138,6 +143,12 @@ impl PgStore {
 
     /// `None`: there are too many to be looked at one by one.
     async fn by_metadata(&self, filter: &Filter) -> Result<Option<Vec<i64>>, StoreError> {
+        let common = sql(HOW_COMMON).bind(filter.metadata.as_deref()).bind(i64::from(NEWEST));
+        let common = self.read(common, DOING).await?;
+        let fits: Option<i64> = common.first().map(|row| row::get(row, "fits")).transpose()?;
+        if fits >= Some(COMMON) {
+            return Ok(None);
+        }
         let most = i64::from(SEARCH_WINDOW);
         let statement = sql(BY_METADATA).bind(filter.metadata.as_deref()).bind(most + 1);
         let rows = self.read_by_bitmap(statement, DOING).await?;

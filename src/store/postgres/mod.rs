@@ -296,7 +296,7 @@ impl Operate for PgStore {
         self.judge_and_apply(id, verb, actor, seen).await
     }
 
-    async fn enqueue(&self, effect: &NewEffect) -> Result<Vec<Enqueued>, EnqueueError> {
-        self.enqueue_alone(effect).await
+    async fn enqueue(&self, effect: &NewEffect, actor: &Actor) -> Result<Vec<Enqueued>, EnqueueError> {
+        self.enqueue_alone(effect, actor).await
     }
 }

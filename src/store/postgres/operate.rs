@@ -1,5 +1,7 @@
 //! People's verbs: read under a lock, judged, applied, audited, in one transaction.
 
+use std::time::Duration;
+
 use sqlx::postgres::PgRow;
 
 use super::{
@@ -7,13 +9,16 @@ use super::{
     bulk::mark,
     inspect::status_of,
     row::{self, StoredResponse, history_columns, sentence},
-    statement::sql,
+    statement::{Statement, sql},
     wake::CHANNEL,
 };
 use crate::{
     clock::Timestamp,
+    decision::Resend,
     effect::EffectId,
+    enqueue::Receipt,
     error::StoreError,
+    follow::is_of_a_used_key,
     outcome::Response,
     state::State,
     store::{Acted, Status},
@@ -42,7 +47,7 @@ const SUBJECT: &str = concat!(
     "SELECT ",
     history_columns!(),
     ", clock_timestamp() AS now_at, sent.request_sha256 AS sent_sha256, today.request_sha256 AS today_sha256,
-  today.id AS today_id, today.contract::text AS contract,
+  today.id AS today_id, today.contract::text AS contract, today.timeout_us,
   o.superseded_by IS NOT NULL AS superseded, coalesce(o.refusal_stored, false) AS refusal_stored,
   e.fingerprint IS NOT NULL AS payload_dropped, coalesce(o.kept & 2 = 0, false) AS log_dropped
 FROM aftercommit.effects AS e
@@ -70,10 +75,11 @@ const DUE_NOW: &str = "UPDATE aftercommit.queue
 SET lane = 'r', xid = pg_current_xact_id(), due_at = clock_timestamp(), token = nextval('aftercommit.tokens')
 WHERE id = $1";
 
-/// It stays uncertain since when it was. A wish to cancel, or the safe time, must not stop what a person asked for.
+/// It stays uncertain since when it was. A wish to cancel must not stop what a person asked for; nor must the safe time, where they
+/// confirmed it.
 const ONE_RESEND: &str = "UPDATE aftercommit.queue
-SET lane = 'r', xid = pg_current_xact_id(), due_at = clock_timestamp(), token = nextval('aftercommit.tokens'), resend = true,
-    swept = false, cancel_requested = false, sweep_at = NULL, note = NULL
+SET lane = 'r', xid = pg_current_xact_id(), due_at = clock_timestamp(), token = nextval('aftercommit.tokens'), resend = $2,
+    resend_unconfirmed = NOT $2, swept = false, cancel_requested = false, sweep_at = $3, note = NULL
 WHERE id = $1";
 
 /// The token stands: the attempt goes on, and its settle finds the mark.
@@ -202,6 +208,10 @@ fn subject(before: &Status, row: &PgRow) -> Result<Subject, StoreError> {
         token: before.token,
         history: queued.map(|_| row::history(row)).transpose()?,
         contract,
+        timeout: Duration::from_micros(
+            row::get::<Option<i64>>(row, "timeout_us")?.and_then(|us| u64::try_from(us).ok()).unwrap_or(0),
+        ),
+        key_used_before: is_of_a_used_key(before),
         quiet_at: row::get(row, "quiet_at")?,
         pinned: sent.map(|sent| Pinned { sent, today }),
         superseded: row::get(row, "superseded")?,
@@ -220,9 +230,13 @@ async fn apply(
     let simple = match change {
         Change::NewHistory => NEW_HISTORY,
         Change::DueNow => DUE_NOW,
-        Change::OneResend => ONE_RESEND,
         Change::RequestCancel => REQUEST_CANCEL,
         Change::Redact => REDACT,
+        Change::OneResend { resend, sweep_at } => {
+            let confirmed = *resend == Resend::Confirmed;
+            tx.execute(sql(ONE_RESEND).bind(id.get()).bind(confirmed).bind(*sweep_at)).await?;
+            return wake(tx).await;
+        }
         Change::Park(why) => return park(tx, id, why, None).await,
         Change::Probe(at, why) => return park(tx, id, why, Some(*at)).await,
         Change::End(state) => return end(tx, id, verb, (actor, *state)).await,
@@ -236,16 +250,33 @@ async fn apply(
     };
     tx.execute(sql(simple).bind(id.get())).await?;
     match change {
-        Change::NewHistory | Change::DueNow | Change::OneResend => {
-            tx.execute(sql("SELECT pg_notify($1, '')").bind(CHANNEL)).await.map(drop)
-        }
-        Change::RequestCancel
+        Change::NewHistory | Change::DueNow => wake(tx).await,
+        Change::OneResend { .. }
+        | Change::RequestCancel
         | Change::Redact
         | Change::Park(_)
         | Change::Probe(..)
         | Change::End(_)
         | Change::Reissue(_) => Ok(()),
     }
+}
+
+/// Who wrote an effect by hand.
+pub(super) fn enqueue_audit<'q>(actor: &Actor, downstream: &str, receipt: &Receipt) -> Statement<'q> {
+    sql(AUDIT)
+        .bind(sentence(&actor.who))
+        .bind("enqueue")
+        .bind(receipt.id.get())
+        .bind(None::<String>)
+        .bind(receipt.state.as_str())
+        .bind(actor.reason.as_deref().map(sentence))
+        .bind(downstream.to_owned())
+        .bind(actor.from.as_deref().map(sentence))
+        .bind(actor.bulk.map(|item| item.bulk))
+}
+
+async fn wake(tx: &mut Tx<'_>) -> Result<(), sqlx::Error> {
+    tx.execute(sql("SELECT pg_notify($1, '')").bind(CHANNEL)).await.map(drop)
 }
 
 async fn park(

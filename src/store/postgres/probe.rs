@@ -86,6 +86,7 @@ const NEW_HISTORY: &str = "WITH p AS (
 ), q AS (
 UPDATE aftercommit.queue
 SET lane = 't', due_at = $2, xid = pg_current_xact_id(), token = nextval('aftercommit.tokens'), swept = false, resend = false,
+    resend_unconfirmed = false,
     uncertain = false, error_stored = false, attempts = 0, started_at = NULL, first_sent_at = NULL, quiet_at = NULL,
     sweep_at = CASE WHEN cancel_requested THEN clock_timestamp() ELSE expires_at END, note = $3
 WHERE id = $1 RETURNING id, token

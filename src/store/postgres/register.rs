@@ -47,7 +47,7 @@ const FORGET: &str =
     "DELETE FROM aftercommit.operations WHERE downstream = $1 AND operation <> ALL ($2::text[])";
 
 /// When an uncertain effect could last be sent under a narrower window; a window that is not there any more ended long ago.
-/// A person's one resend does not ask for it.
+/// A person's one resend that was confirmed does not ask for it.
 const NARROW: &str = "UPDATE aftercommit.queue AS q
 SET sweep_at = least(q.sweep_at, CASE WHEN $3::int8 IS NULL THEN '-infinity'::timestamptz
   ELSE q.first_sent_at + least(sent.window_us, $3::int8, 3155760000000000) * interval '1 microsecond'

@@ -13,7 +13,7 @@ use sqlx::{
 use crate::{
     clock::Timestamp,
     contract::Window,
-    decision::History,
+    decision::{History, Resend},
     effect::{Effect, EffectId},
     error::StoreError,
     outcome::{Response, Verdict, stored_text},
@@ -124,7 +124,7 @@ pub(super) fn parsed<T: serde::de::DeserializeOwned>(
 macro_rules! history_columns {
     () => {
         "q.id, q.uncertain, q.sent_before, q.attempts, q.tries, q.number, q.started_at, q.first_sent_at, \
-         sent.window_us, q.expires_at, q.resend, q.cancel_requested, q.applied_late, q.quiet_at"
+         sent.window_us, q.expires_at, q.resend, q.resend_unconfirmed, q.cancel_requested, q.applied_late, q.quiet_at"
     };
 }
 pub(super) use history_columns;
@@ -160,7 +160,7 @@ pub(super) fn history(row: &PgRow) -> Result<History, StoreError> {
         first_sent_at: get(row, "first_sent_at")?,
         window_at_claim: get::<Option<i64>>(row, "window_us")?.map(Window::from_micros),
         expires_at: get(row, "expires_at")?,
-        resend: get(row, "resend")?,
+        resend: Resend::stored(get(row, "resend")?, get(row, "resend_unconfirmed")?),
         cancel_requested: get(row, "cancel_requested")?,
         applied_late: get(row, "applied_late")?,
         travels_until: get(row, "quiet_at")?,

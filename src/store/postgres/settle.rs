@@ -44,6 +44,7 @@ macro_rules! write_sql {
   SET claimed = false, token = ", $kept, ",
       swept = s.next = 'd' AND ", $parked, ",
       resend = q.resend AND (s.next = 'g' OR (s.next = 't' AND s.unstarted = 1)),
+      resend_unconfirmed = q.resend_unconfirmed AND (s.next = 'g' OR (s.next = 't' AND s.unstarted = 1)),
       error_stored = q.error_stored OR s.refusal_stored,
       lane = CASE WHEN s.next <> 'g' THEN s.next::\"char\" WHEN q.lane = 'd' AND NOT s.uncertain THEN 'r' ELSE q.lane END,
       xid = CASE WHEN s.next = 'g' AND (q.claimed OR q.swept) THEN pg_current_xact_id() ELSE q.xid END,

@@ -155,13 +155,18 @@ impl Pause for SqliteStore {
     async fn pause(&self, downstream: &str, actor: &Actor) -> Result<Acted, StoreError> {
         let sql = "UPDATE aftercommit_downstreams SET paused_at = ?2, paused_by = ?3, pause_reason = ?4 \
                    WHERE name = ?1 AND paused_at IS NULL";
-        self.act_on_downstream(downstream, ("pause", sql), actor).await
+        self.act_on_downstream(downstream, ("pause", sql), actor, None).await
     }
 
-    async fn resume(&self, downstream: &str, actor: &Actor) -> Result<Acted, StoreError> {
+    async fn resume(
+        &self,
+        downstream: &str,
+        actor: &Actor,
+        seen: Option<Timestamp>,
+    ) -> Result<Acted, StoreError> {
         let sql = "UPDATE aftercommit_downstreams SET paused_at = NULL, paused_by = NULL, pause_reason = NULL \
-                   WHERE name = ?1 AND paused_at IS NOT NULL";
-        self.act_on_downstream(downstream, ("resume", sql), actor).await
+                   WHERE name = ?1 AND paused_at IS NOT NULL AND paused_at = coalesce(?5, paused_at)";
+        self.act_on_downstream(downstream, ("resume", sql), actor, seen).await
     }
 }
 
@@ -171,6 +176,7 @@ impl SqliteStore {
         downstream: &str,
         (verb, sql): (&'static str, &'static str),
         actor: &Actor,
+        seen: Option<Timestamp>,
     ) -> Result<Acted, StoreError> {
         let downstream = downstream.to_owned();
         let actor = Actor {
@@ -180,7 +186,7 @@ impl SqliteStore {
         };
         let acted = self
             .write(DOING, move |conn, now| {
-                Box::pin(async move { act(conn, &downstream, (verb, sql), (&actor, now)).await })
+                Box::pin(async move { act(conn, &downstream, (verb, sql, seen), (&actor, now)).await })
             })
             .await;
         self.shared.acted.notify_one();
@@ -191,7 +197,7 @@ impl SqliteStore {
 async fn act(
     conn: &mut SqliteConnection,
     downstream: &str,
-    (verb, sql): (&'static str, &'static str),
+    (verb, sql, seen): (&'static str, &'static str, Option<Timestamp>),
     (actor, now): (&Actor, Timestamp),
 ) -> Result<Acted, StoreError> {
     let done = async {
@@ -207,6 +213,7 @@ async fn act(
             .bind(now.micros())
             .bind(actor.who.clone())
             .bind(actor.reason.clone())
+            .bind(seen.map(Timestamp::micros))
             .execute(&mut *conn)
             .await?;
         if changed.rows_affected() == 0 {

@@ -73,7 +73,8 @@ impl Candidates<'_> {
                     "SELECT i.id FROM aftercommit_effects AS i WHERE i.id IN (SELECT value FROM json_each(",
                 );
                 query.push_bind(json_ids(ids)).push("))");
-                self.downstream(&mut query, "i.downstream");
+                // By the numbers, not by the index of the downstream: that has all of its effects.
+                self.downstream(&mut query, "+i.downstream");
                 self.newest(&mut query, "i.id");
             }
             Source::Key => {

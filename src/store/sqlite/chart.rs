@@ -14,7 +14,7 @@ use crate::{
     error::StoreError,
     state::State,
     store::{
-        CauseRow, Causes, Filter, Resolution, SEARCH_WINDOW, Traffic,
+        CAUSES_WINDOW, CauseRow, Causes, Filter, Resolution, Traffic,
         search::{self, Plan},
     },
 };
@@ -41,12 +41,12 @@ pub(super) async fn causes(
     search::has_causes(state)?;
     let filter =
         Filter { states: vec![state], downstream: downstream.map(str::to_owned), ..Filter::default() };
-    let plan = Plan { candidates: SEARCH_WINDOW + 1, ..Plan::of(&filter, None, None) };
+    let plan = Plan { candidates: CAUSES_WINDOW + 1, ..Plan::of(&filter, None, None) };
     let knows = Candidates::knows_downstream(&filter, &plan);
     let list = Candidates { filter: &filter, bounds: (None, None), words: Vec::new(), plan, now };
     let (mut ids, floor) = list::candidates(conn, &list).await?;
-    let whole = floor.is_none() && ids.len() <= SEARCH_WINDOW as usize;
-    ids.truncate(SEARCH_WINDOW as usize);
+    let whole = floor.is_none() && ids.len() <= CAUSES_WINDOW as usize;
+    ids.truncate(CAUSES_WINDOW as usize);
     let rows = sqlx::query(CAUSES)
         .bind(json_ids(ids.iter().copied()))
         .fetch_all(conn)

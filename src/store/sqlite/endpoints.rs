@@ -2,7 +2,11 @@
 
 use sqlx::SqliteConnection;
 
-use super::{SqliteStore, row::Fields};
+use super::{
+    SqliteStore,
+    record::{Deed, write_down},
+    row::Fields,
+};
 use crate::{
     clock::{Clock as _, SystemClock, Timestamp},
     downstream::endpoint::{Called, Change, Disabled, Endpoint},
@@ -164,16 +168,7 @@ async fn audit(
     (disable, actor): (Option<String>, Actor),
     now: Timestamp,
 ) -> Result<(), sqlx::Error> {
-    let why = actor.reason.or(disable).map(|why| format!(": {why}")).unwrap_or_default();
-    sqlx::query(
-        "INSERT INTO aftercommit_audit (at, who, verb, downstream, reason) VALUES (?1, ?2, ?3, ?4, ?5)",
-    )
-    .bind(now.micros())
-    .bind(stored_text(&actor.who, REASON_MAX))
-    .bind(verb)
-    .bind(downstream)
-    .bind(stored_text(&format!("{name}{why}"), REASON_MAX))
-    .execute(conn)
-    .await
-    .map(drop)
+    let why = actor.reason.as_ref().or(disable.as_ref()).map(|why| format!(": {why}")).unwrap_or_default();
+    let actor = Actor { reason: Some(format!("{name}{why}")), ..actor };
+    write_down(conn, &actor, Deed { verb, downstream: Some(&downstream), ..Deed::default() }, now).await
 }

@@ -2,15 +2,19 @@
 
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
-use super::row::{Fields, QUEUE_STATE};
+use super::{
+    record::{Deed, write_down},
+    row::{Fields, QUEUE_STATE},
+};
 use crate::{
-    clock::{Clock, SystemClock},
+    clock::{Clock, SystemClock, Timestamp},
     effect::{COLUMNS, EffectId, IdempotencyKey, InvalidEffect, NewEffect, fingerprint::Parts},
     enqueue::{Enqueue, Enqueued, Outbox, Receipt},
     error::EnqueueError,
     guard::{RequestKey, Scope},
     key,
     state::State,
+    verb::Actor,
 };
 
 /// What makes an effect `e` the request that it is.
@@ -43,17 +47,34 @@ impl Enqueue for SqliteConnection {
     }
 }
 
-/// Under the write lock. A mail is split by the kind that its downstream was registered with.
+/// Under the write lock, by hand. A mail is split by the kind that its downstream was registered with. Each that is written has its
+/// audit row.
 pub(super) async fn write_alone(
     conn: &mut SqliteConnection,
     effect: NewEffect,
+    actor: &Actor,
+    now: Timestamp,
 ) -> Result<Vec<Enqueued>, EnqueueError> {
+    let downstream = effect.downstream.clone();
     let kind: Option<String> = sqlx::query_scalar("SELECT kind FROM aftercommit_downstreams WHERE name = ?1")
         .bind(effect.downstream.clone())
         .fetch_optional(&mut *conn)
         .await?;
     let effects = effect.at_kind(kind.as_deref())?;
-    Outbox.enqueue_many(conn, effects).await?.into_iter().collect()
+    let written = Outbox.enqueue_many(conn, effects).await?.into_iter().collect::<Result<Vec<_>, _>>()?;
+    for one in &written {
+        if let Enqueued::Inserted(receipt) = one {
+            let deed = Deed {
+                verb: "enqueue",
+                effect: Some(receipt.id.get()),
+                downstream: Some(&downstream),
+                to_state: Some(receipt.state.as_str()),
+                ..Deed::default()
+            };
+            write_down(conn, actor, deed, now).await?;
+        }
+    }
+    Ok(written)
 }
 
 /// INSERTs first: it takes the write lock (waiting for it) also in a transaction begun as deferred, which a SELECT first

@@ -59,7 +59,7 @@ const BATCH: &str = "SELECT count(*) AS n, max(id) AS last FROM ( \
 /// token a probe begins anew, and it makes a late answer of whatever is still to be settled under the old one: that can say
 /// *applied*, and cannot make the effect certain again. One that was found to be applied meanwhile ends as it would have.
 const MARK: &str = "UPDATE aftercommit_queue \
-     SET uncertain = 1, sent_before = 1, resend = 0, \
+     SET uncertain = 1, sent_before = 1, resend = 0, resend_unconfirmed = 0, \
          first_sent_at = coalesce(first_sent_at, max(e.created_at, coalesce(e.due_at, e.created_at))), \
          terms = coalesce(aftercommit_queue.terms, o.terms), quiet_at = max(coalesce(quiet_at, ?5), ?5), \
          claimed = claimed = 1 AND applied_late = 1, \

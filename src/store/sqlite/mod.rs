@@ -24,6 +24,8 @@ mod late;
 mod list;
 mod migrate;
 mod operate;
+#[cfg(test)]
+mod plans;
 mod probe;
 mod received;
 mod record;

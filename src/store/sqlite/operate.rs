@@ -1,5 +1,7 @@
 //! A person's verbs: judged, applied and audited in one transaction.
 
+use std::time::Duration;
+
 use sqlx::{Connection as _, Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
@@ -14,6 +16,7 @@ use super::{
 use crate::{
     clock::Timestamp,
     contract::Contract,
+    decision::{KEY_USED_BEFORE, Resend},
     effect::{EffectId, NewEffect},
     enqueue::Enqueued,
     error::{EnqueueError, StoreError},
@@ -70,14 +73,14 @@ impl Operate for SqliteStore {
         acted
     }
 
-    async fn enqueue(&self, effect: &NewEffect) -> Result<Vec<Enqueued>, EnqueueError> {
-        let effect = effect.clone();
+    async fn enqueue(&self, effect: &NewEffect, actor: &Actor) -> Result<Vec<Enqueued>, EnqueueError> {
+        let (effect, actor) = (effect.clone(), actor.clone());
         // What is refused is this statement's value, not its failure: nothing of it is left either way.
         let written = self
-            .write("enqueueing", move |conn, _| {
+            .write("enqueueing", move |conn, now| {
                 Box::pin(async move {
                     let mut step = conn.begin().await.map_err(StoreError::during("enqueueing"))?;
-                    let written = write_alone(&mut step, effect).await;
+                    let written = write_alone(&mut step, effect, &actor, now).await;
                     match &written {
                         Ok(_) => step.commit().await,
                         Err(_) => step.rollback().await,
@@ -126,7 +129,7 @@ pub(super) async fn act(
         Change::End(state) => end(conn, &target, *state, (verb, actor), now).await?,
         Change::NewHistory
         | Change::DueNow
-        | Change::OneResend
+        | Change::OneResend { .. }
         | Change::RequestCancel
         | Change::Park(_)
         | Change::Probe(..) => {
@@ -177,7 +180,7 @@ async fn load(conn: &mut SqliteConnection, id: i64, now: Timestamp) -> Result<Op
              CASE WHEN o.effect_id IS NOT NULL THEN o.state ELSE {QUEUE_STATE} END AS state, \
              coalesce(q.token, o.token) AS token, coalesce(q.number, o.number) AS number, \
              coalesce(q.sent_before, o.sent_before) AS was_sent, p.request_sha256 AS sent, \
-             today.request_sha256 AS today, today.contract AS contract, o.superseded_by, \
+             today.request_sha256 AS today, today.contract AS contract, today.timeout_us, q.note, o.superseded_by, \
              coalesce(o.refusal_stored, 0) AS refusal_stored, e.fingerprint IS NOT NULL AS payload_dropped, \
              coalesce(o.kept & 2 = 0, 0) AS log_dropped \
          FROM aftercommit_effects AS e LEFT JOIN aftercommit_queue AS q ON q.id = e.id \
@@ -216,6 +219,10 @@ fn target(row: &SqliteRow, now: Timestamp) -> Result<Target, StoreError> {
             token: fields.int("token")?,
             history,
             contract,
+            timeout: Duration::from_micros(
+                fields.opt_int("timeout_us")?.and_then(|us| u64::try_from(us).ok()).unwrap_or(0),
+            ),
+            key_used_before: fields.opt_text("note")?.is_some_and(|note| note.starts_with(KEY_USED_BEFORE)),
             quiet_at: fields.opt_time("quiet_at")?,
             pinned: fields.opt_bytes("sent")?.map(|sent| Pinned { sent, today }),
             superseded: fields.opt_int("superseded_by")?.is_some(),
@@ -330,10 +337,9 @@ async fn requeue(
         // No new token: the worker that holds the claim must still be able to settle.
         Change::RequestCancel => "UPDATE aftercommit_queue SET cancel_requested = 1 WHERE id = ?1",
         Change::DueNow => "UPDATE aftercommit_queue SET lane = 'r', due_at = ?2, token = ?3 WHERE id = ?1",
-        // The sweep does not look at `safe_until` of a person's one resend, only at the expiry.
-        Change::OneResend => {
-            "UPDATE aftercommit_queue SET lane = 'r', due_at = ?2, token = ?3, resend = 1, cancel_requested = 0, \
-                 sweep_at = expires_at WHERE id = ?1"
+        Change::OneResend { .. } => {
+            "UPDATE aftercommit_queue SET lane = 'r', due_at = ?2, token = ?3, resend = ?4, resend_unconfirmed = NOT ?4, \
+                 cancel_requested = 0, sweep_at = ?5, note = NULL WHERE id = ?1"
         }
         Change::Park(_) | Change::Probe(..) => {
             "UPDATE aftercommit_queue SET lane = 'd', due_at = ?5, sweep_at = NULL, token = ?3, note = ?4, \
@@ -356,12 +362,15 @@ async fn requeue(
         Change::Probe(at, why) => Some((why, Some(at.micros()))),
         Change::NewHistory
         | Change::DueNow
-        | Change::OneResend
+        | Change::OneResend { .. }
         | Change::RequestCancel
         | Change::Redact
         | Change::Reissue(_)
         | Change::End(_) => None,
     };
+    if let Change::OneResend { resend, sweep_at } = change {
+        query = query.bind(*resend == Resend::Confirmed).bind(sweep_at.map(Timestamp::micros));
+    }
     if let Some((why, probe_at)) = parked {
         query = query.bind(stored_text(why, REASON_MAX)).bind(probe_at);
     }

@@ -297,7 +297,7 @@ async fn new_history(
 ) -> Result<(), StoreError> {
     let token = next_token(conn).await?;
     sqlx::query(
-        "UPDATE aftercommit_queue SET lane = 't', due_at = ?2, token = ?3, resend = 0, uncertain = 0, error_stored = 0, \
+        "UPDATE aftercommit_queue SET lane = 't', due_at = ?2, token = ?3, resend = 0, resend_unconfirmed = 0, uncertain = 0, error_stored = 0, \
              attempts = 0, started_at = NULL, first_sent_at = NULL, quiet_at = NULL, note = ?4, \
              sweep_at = CASE WHEN cancel_requested = 1 THEN ?5 ELSE expires_at END WHERE id = ?1",
     )

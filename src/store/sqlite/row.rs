@@ -5,7 +5,7 @@ use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 use crate::{
     clock::Timestamp,
     contract::{Contract, Window},
-    decision::History,
+    decision::{History, Resend},
     effect::EffectId,
     error::StoreError,
     schedule::Policy,
@@ -19,7 +19,7 @@ pub(super) const QUEUE_STATE: &str = "CASE WHEN q.lane = 'd' THEN 'in_doubt' WHE
 
 /// What [`history`] reads, of a queue row `q` and the terms `p` that its last claim pinned.
 pub(super) const HISTORY: &str = "q.uncertain, q.sent_before, q.attempts, q.tries, q.started_at, q.first_sent_at, \
-     q.expires_at, q.resend, q.cancel_requested, q.applied_late, q.quiet_at, p.window_us";
+     q.expires_at, q.resend, q.resend_unconfirmed, q.cancel_requested, q.applied_late, q.quiet_at, p.window_us";
 
 /// One row, and where it is from, so that what cannot be read is named.
 pub(super) struct Fields<'r> {
@@ -135,7 +135,7 @@ pub(super) fn history(fields: &Fields<'_>, now: Timestamp) -> Result<History, St
         first_sent_at: fields.opt_time("first_sent_at")?,
         window_at_claim: fields.opt_int("window_us")?.map(Window::from_micros),
         expires_at: fields.opt_time("expires_at")?,
-        resend: fields.flag("resend")?,
+        resend: Resend::stored(fields.flag("resend")?, fields.flag("resend_unconfirmed")?),
         cancel_requested: fields.flag("cancel_requested")?,
         applied_late: fields.flag("applied_late")?,
         travels_until: fields.opt_time("quiet_at")?,

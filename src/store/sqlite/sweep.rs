@@ -132,7 +132,7 @@ pub(super) async fn set_aside(
         }
         sqlx::query(
             "UPDATE aftercommit_queue SET lane = 'd', claimed = 0, due_at = NULL, sweep_at = NULL, \
-                 uncertain = 1, resend = 0, note = ?2 WHERE id = ?1",
+                 uncertain = 1, resend = 0, resend_unconfirmed = 0, note = ?2 WHERE id = ?1",
         )
         .bind(id)
         .bind(note)

@@ -250,6 +250,8 @@ async fn stay(conn: &mut SqliteConnection, staying: &[Staying]) -> Result<(), sq
              quiet_at = max(coalesce(quiet_at, v.column10), coalesce(v.column10, quiet_at)), \
              sweep_at = CASE WHEN v.column3 IS NULL THEN coalesce(v.column11, sweep_at) ELSE v.column11 END, \
              resend = CASE WHEN v.column3 IS NULL OR (v.column3 = 't' AND v.column6 = 1) THEN resend ELSE 0 END, \
+             resend_unconfirmed = CASE WHEN v.column3 IS NULL OR (v.column3 = 't' AND v.column6 = 1) \
+                 THEN resend_unconfirmed ELSE 0 END, \
              note = CASE WHEN v.column3 IS NULL THEN note ELSE v.column12 END, \
              error_stored = max(error_stored, v.column13) FROM (",
     );

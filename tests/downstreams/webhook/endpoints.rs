@@ -219,8 +219,12 @@ async fn a_slow_endpoint_leaves_the_slots_to_the_others(db: &TestDatabase) {
 }
 
 async fn a_switch_by_hand_is_audited_and_happens_once(db: &TestDatabase) {
-    let actor =
-        Actor { who: "ops".to_owned(), reason: Some("the customer left".to_owned()), ..Actor::default() };
+    let actor = Actor {
+        who: "ops".to_owned(),
+        reason: Some("the customer left".to_owned()),
+        from: Some("203.0.113.9".to_owned()),
+        ..Actor::default()
+    };
     let switch = async |disable: Option<&str>| {
         db.store.switch_endpoint("hooks", "acme", disable, &actor).await.expect("it is switched")
     };
@@ -233,6 +237,11 @@ async fn a_switch_by_hand_is_audited_and_happens_once(db: &TestDatabase) {
     let audit = db.audit(None, 10).await;
     let verbs: Vec<_> = audit.iter().map(|row| row.verb.as_str()).collect();
     assert_eq!(verbs, ["enable_endpoint", "disable_endpoint"]);
+    for row in &audit {
+        assert_eq!(row.from.as_deref(), Some("203.0.113.9"), "{row:?}");
+        assert_eq!(row.reason.as_deref(), Some("acme: the customer left"), "{row:?}");
+        assert_eq!((row.who.as_str(), row.downstream.as_deref()), ("ops", Some("hooks")), "{row:?}");
+    }
 }
 
 async fn a_late_word_of_the_place_before_changes_nothing_at_the_one_after(db: &TestDatabase) {

@@ -3,7 +3,7 @@
 use aftercommit::{
     error::StoreError,
     state::State,
-    store::{Filter, Page, SEARCH_WINDOW},
+    store::{CAUSES_WINDOW, Filter, Page, SEARCH_WINDOW},
 };
 
 use super::page;
@@ -79,12 +79,12 @@ async fn a_search_says_how_far_it_looked(db: &TestDatabase) {
 
 async fn causes_are_counted_up_to_a_bound(db: &TestDatabase) {
     Stage::by_key(db, "pay").await;
-    many(db, SEARCH_WINDOW + 5, "", "").await;
+    many(db, CAUSES_WINDOW + 5, "", "").await;
     all_ended(db, State::Failed, "'no'").await;
     let causes = db.store.causes(State::Failed, None).await.expect("readable");
-    assert_eq!((causes.rows.len(), causes.whole), (SEARCH_WINDOW as usize, false));
-    assert_eq!(causes.searched, u64::from(SEARCH_WINDOW));
-    assert_eq!(causes.rows[0].id.get(), i64::from(SEARCH_WINDOW) + 5, "the newest");
+    assert_eq!((causes.rows.len(), causes.whole), (CAUSES_WINDOW as usize, false));
+    assert_eq!(causes.searched, u64::from(CAUSES_WINDOW));
+    assert_eq!(causes.rows[0].id.get(), i64::from(CAUSES_WINDOW) + 5, "the newest");
 }
 
 /// Ready ones below more scheduled ones than one page looks through.

@@ -3,18 +3,17 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use aftercommit::{
-    clock::Timestamp,
+    clock::{
+        Timestamp,
+        words::{span, utc},
+    },
     effect::EffectId,
     store::{Breaker, DownstreamInfo, Examined, WorkerInfo, identity::Hold},
 };
 use aftercommit_workers::config::nearest;
 
 use super::Check;
-use crate::cli::{
-    context::invocation,
-    output::plural,
-    times::{span, utc},
-};
+use crate::cli::{context::invocation, output::plural};
 
 /// A difference of clocks that log rows and schedules made elsewhere can bear.
 const CLOCKS_MAX: Duration = Duration::from_secs(2);

@@ -1,9 +1,12 @@
 //! What the facts about a server, or a file's library, mean. Pure.
 
-use aftercommit::store::{EngineFacts, Examined, PostgresFacts, SqliteFacts, WorkerInfo};
+use aftercommit::{
+    clock::words::span,
+    store::{EngineFacts, Examined, PostgresFacts, SqliteFacts, WorkerInfo},
+};
 
 use super::Check;
-use crate::cli::{context::invocation, output::plural, times::span};
+use crate::cli::{context::invocation, output::plural};
 
 /// So many transactions without vacuum begin to hurt tables that are rewritten all day.
 const HORIZON_MAX: u64 = 1_000_000;

@@ -1,61 +1,105 @@
 //! `effects list`.
 
+use std::time::Duration;
+
 use aftercommit::{
-    clock::Timestamp,
+    clock::{Timestamp, words::relative},
     effect::EffectId,
     state::State,
-    store::{Database, Filter, PAGE_MAX, Status},
+    store::{Filter, PAGE_MAX, SEARCH_WINDOW, Status},
+    visible::clean,
 };
 use aftercommit_workers::config::nearest;
 use clap::Args;
 
 use crate::cli::{
     Context, Exit, Grid,
-    clean::clean,
     context::invocation,
     data, fail,
     json::{self, EffectJson},
     output::plural,
-    parse, table, talk,
-    times::relative,
+    parse,
+    people::People,
+    table, talk,
 };
+
+/// Where a part of the filter has to be searched for, as many windows are looked through before a person is asked to go on.
+const WINDOWS_MAX: u64 = 10;
 
 /// Which effects.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Which {
-    /// Only this state: waiting, scheduled, ready, in_flight, retrying, in_doubt, succeeded, failed, cancelled, expired
-    #[arg(long, value_parser = parse::state)]
-    state: Option<State>,
+    /// Only these states: waiting, scheduled, ready, in_flight, retrying, in_doubt, succeeded, failed, cancelled, expired
+    #[arg(long, value_delimiter = ',', value_parser = parse::state)]
+    state: Vec<State>,
     /// Only this downstream
     #[arg(long, value_name = "NAME")]
     downstream: Option<String>,
+    /// Only this operation
+    #[arg(long, value_name = "NAME")]
+    operation: Option<String>,
     /// Only this idempotency key
     #[arg(long)]
     key: Option<String>,
+    /// Only those whose metadata contains this: order=A-17, or a JSON object
+    #[arg(long, value_name = "NAME=VALUE|JSON", value_parser = parse::metadata)]
+    metadata: Option<String>,
+    /// Only those in whose last error this stands
+    #[arg(long, value_name = "TEXT")]
+    error: Option<String>,
+    /// Only those written longer ago than this, such as 30m, 2h, 7d
+    #[arg(long, value_name = "AGE", value_parser = parse::duration)]
+    older_than: Option<Duration>,
+    /// Only those written since then
+    #[arg(long, value_name = "AGE", value_parser = parse::duration)]
+    newer_than: Option<Duration>,
     /// At most this many
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = parse::limit)]
     limit: u32,
 }
 
 impl Which {
-    /// As the store asks for it.
-    pub(super) fn filter(&self, before: Option<EffectId>) -> Filter {
-        Filter {
-            states: self.state.into_iter().collect(),
+    /// As it is asked for.
+    ///
+    /// # Errors
+    ///
+    /// When an age was given and the database's clock cannot be read.
+    pub(super) async fn filter(
+        &self,
+        people: &dyn People,
+        before: Option<EffectId>,
+    ) -> anyhow::Result<Filter> {
+        let now = match (self.older_than, self.newer_than) {
+            (None, None) => None,
+            (Some(_), _) | (_, Some(_)) => Some(people.now().await?),
+        };
+        let ago = |age: Option<Duration>| now.zip(age).map(|(now, age)| now.minus(age));
+        Ok(Filter {
+            states: self.state.clone(),
             downstream: self.downstream.clone(),
+            operation: self.operation.clone(),
             key: self.key.clone(),
+            metadata: self.metadata.clone(),
+            error: self.error.clone(),
+            created_before: ago(self.older_than),
+            created_after: ago(self.newer_than),
+            ids: None,
             before,
             limit: self.limit.min(PAGE_MAX),
-            ..Filter::default()
-        }
+        })
     }
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Operation and error are looked for among the newest effects that the others
+leave; it is said how far.
+
 Examples:
   aftercommit effects list --state in_doubt
-  aftercommit effects list --downstream payments --limit 10
+  aftercommit effects list --state failed --error 'card declined'
+  aftercommit effects list --metadata order=A-17
+  aftercommit effects list --downstream payments --newer-than 1h --limit 10
   aftercommit effects list --json | jq -r 'select(.held_by) | .id'")]
 pub(crate) struct ListArgs {
     #[command(flatten)]
@@ -65,56 +109,87 @@ pub(crate) struct ListArgs {
     before: Option<EffectId>,
 }
 
+/// What was found, and how far it was looked for.
+struct Found {
+    /// For a table, which is as wide as its widest row; lines of JSON need not wait for each other and were printed already.
+    effects: Vec<Status>,
+    /// How many were found.
+    shown: u64,
+    /// Where the next page begins; `None`: there is none.
+    next: Option<EffectId>,
+    /// How many candidates were looked at, where it had to be searched.
+    searched: Option<u64>,
+}
+
 /// Lists them.
 pub(super) async fn run(context: &Context, args: &ListArgs) -> anyhow::Result<Exit> {
-    let store = context.open().await?;
-    let mut before = args.before;
-    let mut left = args.which.limit;
-    let (mut all, mut any): (Vec<Status>, bool) = (Vec::new(), false);
-    // A page is bounded; whoever asks for more gets more pages.
-    while left > 0 {
-        let mut filter = args.which.filter(before);
-        filter.limit = left.min(PAGE_MAX);
-        let page = store.effects(&filter).await?;
-        left -= u32::try_from(page.effects.len()).unwrap_or(left).min(left);
-        before = page.next;
-        any |= !page.effects.is_empty();
-        // A table is as wide as its widest row; lines of JSON need not wait for each other.
-        if context.json() {
-            json::print_all(page.effects.iter().map(EffectJson::from))?;
-        } else {
-            all.extend(page.effects);
-        }
-        if before.is_none() {
-            break;
-        }
-    }
-    if !any && let Some(name) = &args.which.downstream {
-        known_downstream(store.as_ref(), name).await?;
-    }
-    if context.json() {
-        return Ok(Exit::Ok);
-    }
-    if !any {
-        talk!("No effects.");
-        return Ok(Exit::Ok);
-    }
-    let now = store.now().await?;
-    data(grid(&all, now))?;
-    if all.iter().any(|effect| effect.held_by.as_deref() == Some("unserved")) {
-        told_unserved(store.as_ref(), &all, now).await?;
-    }
-    if left == 0
-        && let Some(last) = before
+    let people = context.people().await?;
+    let people = people.as_ref();
+    let found = find(context, people, args).await?;
+    if found.shown == 0
+        && let Some(name) = &args.which.downstream
     {
-        talk!("{} shown; for older ones add --before {last}.", plural(u64::from(args.which.limit), "effect"));
+        known_downstream(people, name).await?;
     }
+    if found.shown == 0 && !context.json() {
+        talk!("No effects.");
+    } else if !context.json() {
+        let now = people.now().await?;
+        data(grid(&found.effects, now))?;
+        if found.effects.iter().any(|effect| effect.held_by.as_deref() == Some("unserved")) {
+            told_unserved(people, &found.effects, now).await?;
+        }
+    }
+    tell_the_rest(context, &found);
     Ok(Exit::Ok)
 }
 
+/// A page is bounded; whoever asks for more gets more pages.
+async fn find(context: &Context, people: &dyn People, args: &ListArgs) -> anyhow::Result<Found> {
+    let limit = u64::from(args.which.limit);
+    let mut filter = args.which.filter(people, args.before).await?;
+    let mut found = Found { effects: Vec::new(), shown: 0, next: None, searched: None };
+    loop {
+        let left = limit.saturating_sub(found.shown);
+        filter.limit = u32::try_from(left).unwrap_or(u32::MAX).min(PAGE_MAX);
+        let page = people.effects(&filter).await?;
+        found.shown += page.effects.len() as u64;
+        found.next = page.next;
+        if context.json() {
+            json::print_all(page.effects.iter().map(EffectJson::from))?;
+        } else {
+            found.effects.extend(page.effects);
+        }
+        if let Some(searched) = page.searched {
+            *found.searched.get_or_insert(0) += searched;
+        }
+        let far = found.searched.is_some_and(|searched| searched >= WINDOWS_MAX * u64::from(SEARCH_WINDOW));
+        if page.next.is_none() || far || found.shown >= limit {
+            return Ok(found);
+        }
+        filter.before = page.next;
+    }
+}
+
+/// Says what was not looked at: a short list must not look like a whole one.
+fn tell_the_rest(context: &Context, found: &Found) {
+    let Some(next) = found.next else { return };
+    let shown = plural(found.shown, "effect");
+    match found.searched {
+        Some(searched) => {
+            talk!(
+                "{shown} found among the newest {searched} that were looked at; for older ones add --before {next}."
+            );
+        }
+        // Data for a program is as long as it asked for.
+        None if context.json() => {}
+        None => talk!("{shown} shown; for older ones add --before {next}."),
+    }
+}
+
 /// Says of the downstreams of these effects which nobody serves: an empty gauge and a quiet list must not look like peace.
-async fn told_unserved(store: &dyn Database, shown: &[Status], now: Timestamp) -> anyhow::Result<()> {
-    for info in store.downstreams().await? {
+async fn told_unserved(people: &dyn People, shown: &[Status], now: Timestamp) -> anyhow::Result<()> {
+    for info in people.downstreams().await? {
         if let Some(unserved) =
             info.unserved(now).filter(|_| shown.iter().any(|of| of.downstream == info.name))
         {
@@ -125,8 +200,8 @@ async fn told_unserved(store: &dyn Database, shown: &[Status], now: Timestamp) -
 }
 
 /// Refuses a name that neither a configuration nor an effect has used here: it is a slip of the finger, not an empty list.
-pub(super) async fn known_downstream(store: &dyn Database, name: &str) -> anyhow::Result<()> {
-    let known = store.downstreams().await?;
+pub(super) async fn known_downstream(people: &dyn People, name: &str) -> anyhow::Result<()> {
+    let known = people.downstreams().await?;
     if known.iter().any(|info| info.name == name) {
         return Ok(());
     }

@@ -1,20 +1,22 @@
 //! `aftercommit effects`: list, show and watch them, and a person's verbs.
 
 mod act;
+mod args;
 mod bulk;
-mod follow;
 mod list;
 mod recipients;
 mod request;
 mod several;
 mod show;
 mod watch;
+mod ways;
 
 use clap::Subcommand;
 
 use super::{Context, Exit};
 
 pub(super) use act::actor;
+pub(crate) use act::who;
 pub(super) use show::absent;
 
 #[derive(Debug, Subcommand)]
@@ -26,15 +28,17 @@ pub(crate) enum EffectsCommand {
     /// Watch effects change
     Watch(watch::WatchArgs),
     /// Send a failed effect again, in a new history; a scheduled or retrying one becomes due now
-    Retry(act::RetryArgs),
+    Retry(args::RetryArgs),
     /// Send an in-doubt effect once more with the same key: it may be applied twice
-    Resend(act::ResendArgs),
+    Resend(args::ResendArgs),
     /// Call an effect off; in flight, that is a request
-    Cancel(act::CancelArgs),
+    Cancel(args::CancelArgs),
     /// Say whether an in-doubt effect was applied
-    Resolve(act::ResolveArgs),
+    Resolve(args::ResolveArgs),
+    /// Write a new effect with a new key in the place of one that has ended, or is in doubt
+    Reissue(args::ReissueArgs),
     /// Drop the payload and the response of an effect that has ended; key and outcome stay
-    Redact(act::RedactArgs),
+    Redact(args::RedactArgs),
 }
 
 /// Runs one of them.
@@ -47,6 +51,7 @@ pub(crate) async fn run(context: &Context, command: EffectsCommand) -> anyhow::R
         EffectsCommand::Resend(args) => act::resend(context, &args).await,
         EffectsCommand::Cancel(args) => act::cancel(context, &args).await,
         EffectsCommand::Resolve(args) => act::resolve(context, &args).await,
+        EffectsCommand::Reissue(args) => act::reissue(context, &args).await,
         EffectsCommand::Redact(args) => act::redact(context, &args).await,
     }
 }

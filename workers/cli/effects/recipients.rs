@@ -7,11 +7,11 @@ use aftercommit::{
     effect::{EffectId, recipients_of},
     key::derive,
     state::State,
-    store::{Database, Filter, Status},
+    store::{Filter, Status},
 };
 use serde_json::{Value, json};
 
-use crate::cli::{Grid, table};
+use crate::cli::{Grid, people::People, table};
 
 /// They are written in one transaction, so their numbers are near each other: so many effects of the downstream, on either side,
 /// are looked through for the others.
@@ -31,7 +31,7 @@ pub(super) struct Recipient {
 ///
 /// When the database fails.
 pub(super) async fn of(
-    store: &dyn Database,
+    people: &dyn People,
     effect: &Status,
     (payload, target): (&str, &str),
 ) -> anyhow::Result<Vec<Recipient>> {
@@ -45,7 +45,7 @@ pub(super) async fn of(
         limit: 2 * NEAR,
         ..Filter::default()
     };
-    Ok(found(effect, target, addresses, &store.effects(&filter).await?.effects))
+    Ok(found(effect, target, addresses, &people.effects(&filter).await?.effects))
 }
 
 /// Pure: `near` are effects of the same downstream.
@@ -94,16 +94,38 @@ pub(super) fn json(recipients: &[Recipient]) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
+    use aftercommit::clock::Timestamp;
+
     use super::*;
-    use crate::cli::effects::follow::tests::effect;
 
     fn of(id: i64, key: &str) -> Status {
-        let status = effect(State::Ready);
         Status {
             id: EffectId::new(id),
             downstream: "mail".to_owned(),
+            operation: None,
             idempotency_key: key.to_owned(),
-            ..status
+            state: State::Ready,
+            held_by: None,
+            attempts: 0,
+            due_at: None,
+            first_sent_at: None,
+            safe_until: None,
+            lease_until: None,
+            worker: None,
+            last_outcome: None,
+            last_error: None,
+            response_status: None,
+            refusal_stored: false,
+            payload_dropped: false,
+            log_dropped: false,
+            response: None,
+            metadata: None,
+            superseded_by: None,
+            created_at: Timestamp::from_micros(0),
+            finished_at: None,
+            token: 0,
+            quiet_at: None,
+            uncertain: false,
         }
     }
 

@@ -3,20 +3,18 @@
 use std::fmt::Write as _;
 
 use aftercommit::{
-    clock::Timestamp,
+    clock::{Timestamp, words::utc_and_words},
     effect::EffectId,
-    store::{Content, Database, Intent, Look},
+    store::{Content, Intent, Look},
+    visible::{clean, clean_lines},
 };
-use base64::Engine as _;
-use serde_json::{Value, json};
 
 use crate::cli::{
-    Exit,
-    clean::{clean, clean_lines},
-    data,
+    Exit, data,
     exit::fail,
+    json::{SentJson, shown_target},
     output::plural,
-    times::utc_and_words,
+    people::{People, Sight},
 };
 
 /// Reads it. `None` where this login may only view and nobody asked for the content.
@@ -24,40 +22,25 @@ use crate::cli::{
 /// # Errors
 ///
 /// When the content was asked for and may not be read, or the database fails.
-pub(super) async fn read(store: &dyn Database, id: EffectId, look: Look) -> anyhow::Result<Option<Intent>> {
-    let content = look == Look::Whole;
-    match store.intent(id, look).await {
-        Ok(intent) => Ok(intent),
-        Err(problem) if problem.is_forbidden() && content => Err(fail(
+pub(super) async fn read(people: &dyn People, id: EffectId, look: Look) -> anyhow::Result<Option<Intent>> {
+    match (people.intent(id, look).await?, look) {
+        (Sight::Seen(intent), _) => Ok(intent.map(|intent| *intent)),
+        (Sight::Hidden, Look::Whole) => Err(fail(
             Exit::Failure,
-            "this login may not read what effects carry: ask somebody whose login has the role aftercommit_operator",
+            "this login may not read what effects carry: ask somebody whose login has the role aftercommit_operator, or at a dashboard \
+             the role operator",
         )),
-        Err(problem) if problem.is_forbidden() => Ok(None),
-        Err(problem) => Err(problem.into()),
+        (Sight::Hidden, Look::Size) => Ok(None),
     }
 }
 
-/// A target as far as it may be shown unasked. A path, or a name (a recipient, an endpoint, a subject, a stream, a routing key)
-/// says whose effect this is. What follows the host of a whole URL may be as secret as a password (webhook URLs are), and so may a
-/// query: they belong to the content, and so does what looks like neither.
+/// A target as far as it may be shown unasked.
 fn shown(target: &str, look: Look) -> String {
-    if look == Look::Whole {
-        return target.to_owned();
+    let shown = shown_target(target, look);
+    if look == Look::Size && (shown.ends_with(" character") || shown.ends_with(" characters")) {
+        return format!("{shown} (--payload shows them)");
     }
-    if let Some(url) = url::Url::parse(target).ok().filter(url::Url::has_host) {
-        return format!("{}/…", url.origin().ascii_serialization());
-    }
-    let (path, query) = target.split_once('?').map_or((target, ""), |(path, _)| (path, "?…"));
-    let is_plain = |text: &str| !text.chars().any(|c| c.is_whitespace() || "?#\\".contains(c));
-    let is_name =
-        || is_plain(target) && !target.contains("://") && !(target.contains('@') && target.contains(':'));
-    if (path.starts_with('/') && is_plain(path)) || is_name() {
-        return format!("{path}{query}");
-    }
-    format!(
-        "{} (--payload shows them)",
-        plural(u64::try_from(target.chars().count()).unwrap_or(u64::MAX), "character")
-    )
+    shown
 }
 
 /// Lines below the others of `effects show`.
@@ -104,25 +87,9 @@ pub(super) fn print_content(intent: &Option<Intent>) -> std::io::Result<()> {
     }
 }
 
-/// For `--json`: the payload as it was written, bytes in base64.
-pub(super) fn json(intent: &Option<Intent>, look: Look) -> Value {
-    let Some(intent) = intent else { return Value::Null };
-    let mut view = json!({
-        "target": intent.target.as_deref().map(|target| shown(target, look)),
-        "content_type": intent.content_type,
-        "expires_at": intent.expires_at.map(Timestamp::rfc3339),
-        "bytes": intent.bytes,
-        "dropped": intent.content == Content::Dropped,
-    });
-    match &intent.content {
-        // As text: a number with many digits must come out as it went in.
-        Content::Json(Some(text)) => view["payload"] = json!(text),
-        Content::Bytes(Some(bytes)) => {
-            view["body_base64"] = json!(base64::engine::general_purpose::STANDARD.encode(bytes));
-        }
-        Content::Json(None) | Content::Bytes(None) | Content::None | Content::Dropped => {}
-    }
-    view
+/// For `--json`.
+pub(super) fn json(intent: &Option<Intent>, look: Look) -> Option<Box<SentJson>> {
+    intent.as_ref().map(|intent| Box::new(SentJson::of(intent, look)))
 }
 
 #[cfg(test)]
@@ -130,24 +97,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_shows_whose_effect_it_is_and_nothing_that_may_be_secret() {
-        for (target, wanted) in [
-            ("/orders/17", "/orders/17"),
-            ("/hooks/17?token=sesame", "/hooks/17?…"),
-            ("ann@shop.test", "ann@shop.test"),
-            ("orders.eu.placed", "orders.eu.placed"),
-            ("acme", "acme"),
-            ("https://hooks.test:8443/T0/sesame?t=sesame", "https://hooks.test:8443/…"),
-            ("http://me:sesame@hooks.test/", "http://hooks.test/…"),
-        ] {
-            assert_eq!(shown(target, Look::Size), wanted);
-            assert_eq!(shown(target, Look::Whole), target);
-        }
-        for strange in
-            ["https://hooks.test1:99999/sesame", "me:sesame@hooks", "a sesame", "x?sesame", "a\\sesame"]
-        {
-            let shown = shown(strange, Look::Size);
-            assert!(!shown.contains("sesame") && shown.contains("--payload"), "{strange}: {shown}");
+    fn a_target_that_is_not_shown_says_how_it_is() {
+        assert_eq!(shown("ann@shop.test", Look::Size), "ann@shop.test");
+        assert_eq!(shown("https://hooks.test/sesame", Look::Size), "https://hooks.test/…");
+        for strange in ["https://hooks.test1:99999/sesame", "me:sesame@hooks", "a sesame"] {
+            let hidden = shown(strange, Look::Size);
+            assert!(!hidden.contains("sesame") && hidden.contains("--payload"), "{strange}: {hidden}");
+            assert_eq!(shown(strange, Look::Whole), strange);
         }
     }
 }

@@ -3,30 +3,36 @@
 use std::fmt::Write as _;
 
 use aftercommit::{
-    clock::Timestamp,
+    clock::{
+        Timestamp,
+        words::{span, utc, utc_and_words},
+    },
+    contract::Contract,
     effect::{Effect, EffectId},
-    store::{Content, Database, DownstreamInfo, Intent, LoggedAttempt, Look, Status},
+    follow::{Known, unknown_since},
+    store::{Content, DownstreamInfo, Intent, LoggedAttempt, Look, Status},
+    visible::clean,
 };
 use aftercommit_workers::config::DownstreamSettings;
 use clap::Args;
-use serde_json::json;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::{
-    follow::{self, Known},
     list,
     recipients::{self, Recipient},
-    request,
+    request, ways,
 };
 use crate::cli::{
     Context, Exit, Grid,
-    clean::clean,
     context::invocation,
     data,
     exit::fail,
     json::{self, AttemptJson, EffectJson},
     output::{width, wrapped},
-    parse, table,
-    times::{span, utc, utc_and_words},
+    parse,
+    people::People,
+    table,
 };
 
 #[derive(Debug, Args)]
@@ -46,11 +52,11 @@ pub(crate) struct ShowArgs {
 
 /// Shows it.
 pub(super) async fn run(context: &Context, args: &ShowArgs) -> anyhow::Result<Exit> {
-    let store = context.open().await?;
+    let people = context.people().await?;
     let id = args.id;
-    let Some(effect) = store.effect(id).await? else { return Err(absent(id)) };
+    let Some(effect) = people.effect(id).await? else { return Err(absent(id)) };
     let look = if args.payload { Look::Whole } else { Look::Size };
-    let seen = see(context, store.as_ref(), effect, look).await?;
+    let seen = see(context, people.as_ref(), effect, look).await?;
     if context.json() { print_json(context, &seen, look) } else { print(context, &seen, look) }
 }
 
@@ -62,31 +68,38 @@ struct Seen {
     /// What its downstream knows it by besides its key.
     known_as: Option<(&'static str, String)>,
     recipients: Vec<Recipient>,
+    /// Its downstream, where that holds it.
     holder: Option<DownstreamInfo>,
+    /// What its downstream promises, as far as that is known here.
+    contract: Option<Contract>,
     now: Timestamp,
 }
 
-async fn see(context: &Context, store: &dyn Database, effect: Status, look: Look) -> anyhow::Result<Seen> {
-    let attempts = store.attempts(effect.id).await?;
-    let mut sent = request::read(store, effect.id, look).await?;
-    let configured = configured(context, &effect.downstream);
+async fn see(context: &Context, people: &dyn People, effect: Status, look: Look) -> anyhow::Result<Seen> {
+    let attempts = people.attempts(effect.id).await?;
+    let mut sent = request::read(people, effect.id, look).await?;
     let (mut known_as, mut recipients) = (None, Vec::new());
+    // A dashboard's answer is shown as it is: what follows from payload and configuration is looked at only here.
+    let here = context.remote()?.is_none();
+    let configured = if here { configured(context, &effect.downstream) } else { None };
     // Of a mail more is told, which stands in its payload; where that may be read, it is read here, and not printed.
     let target = sent.as_ref().and_then(|sent| sent.target.clone()).unwrap_or_default();
-    if sent.is_some() && (target.contains('@') || configured.as_ref().is_some_and(|of| of.kind == "smtp")) {
-        let whole = store.intent(effect.id, Look::Whole).await?;
+    let mail = target.contains('@') || configured.as_ref().is_some_and(|of| of.kind == "smtp");
+    if here && mail && sent.is_some() {
+        let whole = request::read(people, effect.id, Look::Whole).await?;
         if let Some(Content::Json(Some(payload))) = whole.as_ref().map(|whole| &whole.content) {
-            recipients = recipients::of(store, &effect, (payload, &target)).await?;
+            recipients = recipients::of(people, &effect, (payload, &target)).await?;
             known_as = configured.as_ref().and_then(|of| of.known_as(&rendered(&effect, payload, &sent)));
         }
         sent = if look == Look::Whole { whole } else { sent };
     }
     let holder = if effect.held_by.is_some() {
-        store.downstreams().await?.into_iter().find(|info| info.name == effect.downstream)
+        people.downstreams().await?.into_iter().find(|info| info.name == effect.downstream)
     } else {
         None
     };
-    Ok(Seen { attempts, sent, known_as, recipients, holder, now: store.now().await?, effect })
+    let contract = people.contract(&effect).await?;
+    Ok(Seen { attempts, sent, known_as, recipients, holder, contract, now: people.now().await?, effect })
 }
 
 /// Its downstream as it is configured here, if it is.
@@ -107,19 +120,34 @@ fn rendered(effect: &Status, payload: &str, sent: &Option<Intent>) -> Effect {
 }
 
 fn follows(context: &Context, seen: &Seen) -> String {
-    let Seen { effect, attempts, holder, now, .. } = seen;
-    let quiet_at = effect.quiet_at;
-    follow::words(&Known { effect, attempts, holder: holder.as_ref(), quiet_at, now: *now }, context)
+    let Seen { effect, attempts, holder, contract, now, .. } = seen;
+    let (holder, contract) = (holder.as_ref(), contract.as_ref());
+    ways::words(&Known { effect, attempts, holder, contract, now: *now }, context)
+}
+
+/// What the command line prints of one effect: what the API does, and what follows from payload and configuration.
+#[derive(Serialize)]
+struct ShownJson {
+    #[serde(flatten)]
+    effect: EffectJson,
+    /// By what its downstream knows it besides its key, where it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    known_as: Option<Value>,
+    /// Of a mail to several: whose effect is which.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recipients: Option<Value>,
 }
 
 fn print_json(context: &Context, seen: &Seen, look: Look) -> anyhow::Result<Exit> {
-    let mut view = EffectJson::from(&seen.effect);
-    view.attempt_log = Some(seen.attempts.iter().map(AttemptJson::from).collect());
-    view.what_follows = Some(follows(context, seen));
-    view.request = Some(request::json(&seen.sent, look));
-    view.known_as = seen.known_as.as_ref().map(|(name, value)| json!({ *name: value }));
-    view.recipients = recipients::json(&seen.recipients);
-    json::print(&view)?;
+    let mut effect = EffectJson::from(&seen.effect);
+    effect.attempt_log = Some(seen.attempts.iter().map(AttemptJson::from).collect());
+    effect.what_follows = Some(follows(context, seen));
+    effect.request = Some(request::json(&seen.sent, look));
+    json::print(&ShownJson {
+        effect,
+        known_as: seen.known_as.as_ref().map(|(name, value)| json!({ *name: value })),
+        recipients: recipients::json(&seen.recipients),
+    })?;
     Ok(Exit::Ok)
 }
 
@@ -173,7 +201,7 @@ fn describe(seen: &Seen) -> String {
     line("created", time(Some(effect.created_at)));
     line("due", time(effect.due_at).filter(|_| !effect.state.is_terminal()));
     line("first sent", time(effect.first_sent_at));
-    line("unknown since", time(follow::unknown_since(effect, attempts)));
+    line("unknown since", time(unknown_since(effect, attempts)));
     line("safe until", time(effect.safe_until).filter(|_| !effect.state.is_terminal()));
     line("lease until", time(effect.lease_until));
     line("finished", time(effect.finished_at));

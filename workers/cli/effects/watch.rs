@@ -4,21 +4,21 @@
 use std::{collections::HashMap, fmt::Write as _, time::Duration};
 
 use aftercommit::{
-    clock::{Clock as _, SystemClock},
+    clock::{Clock as _, SystemClock, words::utc},
     effect::EffectId,
-    store::{Database, Status},
+    store::Status,
+    visible::clean,
 };
 use clap::Args;
 
 use super::list::{self, Which};
 use crate::cli::{
-    Context, Exit,
-    clean::clean,
-    data,
+    Context, Exit, data,
     json::{self, EffectJson},
     output::on_terminal,
-    parse, table,
-    times::utc,
+    parse,
+    people::People,
+    table,
 };
 
 #[derive(Debug, Args)]
@@ -43,7 +43,7 @@ type Seen = HashMap<EffectId, (&'static str, u32, Option<String>)>;
 
 /// Watches them.
 pub(super) async fn run(context: &Context, args: &WatchArgs) -> anyhow::Result<Exit> {
-    let store = context.open().await?;
+    let people = context.people().await?;
     let clock = SystemClock;
     let end = args.length.map(|length| clock.boot().plus(length));
     let every = args.every.max(Duration::from_millis(50));
@@ -53,9 +53,9 @@ pub(super) async fn run(context: &Context, args: &WatchArgs) -> anyhow::Result<E
     tokio::pin!(interrupted);
     loop {
         if live {
-            draw(store.as_ref(), args).await?;
+            draw(people.as_ref(), args).await?;
         } else {
-            changes(context, store.as_ref(), args, &mut seen).await?;
+            changes(context, people.as_ref(), args, &mut seen).await?;
         }
         let pause = match end {
             Some(end) => clock.boot().until(end).min(every),
@@ -72,14 +72,14 @@ pub(super) async fn run(context: &Context, args: &WatchArgs) -> anyhow::Result<E
 }
 
 /// Draws the list from the top of the screen. As many lines as the terminal has, so that it never scrolls.
-async fn draw(store: &dyn Database, args: &WatchArgs) -> anyhow::Result<()> {
-    let mut filter = args.which.filter(None);
+async fn draw(people: &dyn People, args: &WatchArgs) -> anyhow::Result<()> {
+    let mut filter = args.which.filter(people, None).await?;
     let height = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(0, |size| size.ws_row);
     // A terminal that does not know its height says 0.
     let height = if height == 0 { 24 } else { height };
     filter.limit = filter.limit.min(u32::from(height.saturating_sub(5)).max(1));
-    let effects = store.effects(&filter).await?.effects;
-    let now = store.now().await?;
+    let effects = people.effects(&filter).await?.effects;
+    let now = people.now().await?;
     let mut text = String::from("\x1b[H\x1b[J");
     writeln!(text, "aftercommit effects, {} (Ctrl-C ends this)\n", utc(now))?;
     if effects.is_empty() {
@@ -96,12 +96,12 @@ async fn draw(store: &dyn Database, args: &WatchArgs) -> anyhow::Result<()> {
 /// Prints a line for every effect that changed since the last look, oldest first.
 async fn changes(
     context: &Context,
-    store: &dyn Database,
+    people: &dyn People,
     args: &WatchArgs,
     seen: &mut Seen,
 ) -> anyhow::Result<()> {
-    let effects = store.effects(&args.which.filter(None)).await?.effects;
-    let now = store.now().await?;
+    let effects = people.effects(&args.which.filter(people, None).await?).await?.effects;
+    let now = people.now().await?;
     for effect in effects.iter().rev() {
         let mark = (effect.state.as_str(), effect.attempts, effect.held_by.clone());
         if seen.insert(effect.id, mark.clone()) == Some(mark) {

@@ -17,6 +17,8 @@ use super::Many;
 pub(super) struct Frozen {
     pub(super) effects: Vec<(EffectId, Seen)>,
     pub(super) by_downstream: BTreeMap<String, u64>,
+    /// How many match besides: younger ones than `--limit` takes.
+    pub(super) left_out: u64,
 }
 
 impl Frozen {
@@ -42,20 +44,22 @@ pub(super) async fn collect(store: &dyn Database, state: State, many: &Many) -> 
         let filter = Filter {
             states: vec![state],
             downstream: many.downstream.clone(),
+            operation: many.operation.clone(),
+            metadata: many.metadata.clone(),
+            error: many.error.clone(),
+            created_before: written_by,
             before,
             limit: PAGE_MAX,
             ..Filter::default()
         };
         let page = store.effects(&filter).await?;
         spinner.inc(u64::try_from(page.effects.len()).unwrap_or(0));
-        before = page.next;
-        let chosen =
-            page.effects.into_iter().filter(|status| written_by.is_none_or(|by| status.created_at <= by));
         found.extend(
-            chosen.map(|status| {
+            page.effects.into_iter().map(|status| {
                 (status.id, Seen { state: status.state, token: status.token }, status.downstream)
             }),
         );
+        before = page.next;
         if before.is_none() {
             break;
         }
@@ -63,10 +67,12 @@ pub(super) async fn collect(store: &dyn Database, state: State, many: &Many) -> 
     spinner.finish_and_clear();
     // Pages come newest first; who waited longest is helped first.
     found.reverse();
+    let matching = found.len();
     if let Some(limit) = many.limit {
         found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     }
-    let mut frozen = Frozen::default();
+    let left_out = u64::try_from(matching - found.len()).unwrap_or(u64::MAX);
+    let mut frozen = Frozen { left_out, ..Frozen::default() };
     for (id, seen, downstream) in found {
         *frozen.by_downstream.entry(downstream).or_default() += 1;
         frozen.effects.push((id, seen));

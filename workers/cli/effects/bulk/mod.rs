@@ -2,10 +2,11 @@
 //! seen, in a transaction of its own. What changed meanwhile is counted as stale and left alone.
 
 mod frozen;
+mod server;
 mod tally;
 mod work;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use aftercommit::{
     state::State,
@@ -14,7 +15,8 @@ use aftercommit::{
 use clap::Args;
 use serde_json::json;
 
-use self::frozen::Frozen;
+use self::tally::Tally;
+
 use crate::cli::{
     Context, Exit, data, fail, json,
     output::{ask, can_ask, plural},
@@ -33,6 +35,15 @@ pub(crate) struct Many {
     /// With --all: only this downstream's
     #[arg(long, requires = "all", value_name = "NAME")]
     downstream: Option<String>,
+    /// With --all: only this operation
+    #[arg(long, requires = "all", value_name = "NAME")]
+    operation: Option<String>,
+    /// With --all: only those whose metadata contains this: order=A-17, or a JSON object
+    #[arg(long, requires = "all", value_name = "NAME=VALUE|JSON", value_parser = parse::metadata)]
+    metadata: Option<String>,
+    /// With --all: only those in whose last error this stands
+    #[arg(long, requires = "all", value_name = "TEXT")]
+    error: Option<String>,
     /// With --all: only those written longer ago than this, such as 30m, 2h, 7d
     #[arg(long, requires = "all", value_name = "AGE", value_parser = parse::duration)]
     older_than: Option<Duration>,
@@ -57,29 +68,69 @@ pub(super) async fn run(
 ) -> anyhow::Result<Exit> {
     let state = many.state.ok_or_else(|| fail(Exit::Usage, "--all needs --state"))?;
     takes(verb, state)?;
-    if many.confirm.is_some() && *verb != Verb::Resend {
-        return Err(fail(Exit::Usage, "--confirm goes with `effects resend --all`; here it is --yes"));
+    if many.confirm.is_some() && !is_risky(verb) {
+        return Err(fail(
+            Exit::Usage,
+            "--confirm goes with `effects resend --all` and `reissue --all`; here it is --yes",
+        ));
     }
-    let store = context.open().await?;
+    let people = context.people().await?;
     if let Some(name) = &many.downstream {
-        super::list::known_downstream(store.as_ref(), name).await?;
+        super::list::known_downstream(people.as_ref(), name).await?;
     }
+    if let Some(remote) = context.remote()? {
+        return server::run(context, &remote, (verb, state, many), (&actor, yes)).await;
+    }
+    let store = context.open_quietly().await?;
     let frozen = frozen::collect(store.as_ref(), state, many).await?;
+    let list = List::of(many, frozen.len(), (&frozen.by_downstream, frozen.left_out));
     if many.dry_run {
-        return would(context, verb, state, &frozen);
+        return would(context, verb, state, &list);
     }
     if frozen.is_empty() {
-        if context.json() {
-            json::print(&json!({ "verb": verb.as_str(), "effects": 0, "done": 0 }))?;
-        } else {
-            talk!("No effects are {}: nothing was done.", state.as_str().replace('_', " "));
-        }
-        return Ok(Exit::Ok);
+        return nothing(context, verb, state);
     }
-    confirm(verb, state, frozen.len(), many.confirm, yes)?;
-    let tally = work::act(store, verb, actor, frozen.effects).await?;
+    confirm(verb, (list.n, &list.told(verb, state)), many.confirm, yes)?;
+    let (left_out, cut_off) = (list.left_out, list.cut_off);
+    let actor = super::act::confirmed(verb, actor)?;
+    let acted = work::act(store, verb, actor, frozen.effects).await?;
+    let tally = Tally { left_out, cut_off, ..acted };
     tally.tell(context, verb)?;
     Ok(tally.exit())
+}
+
+/// What would be acted on.
+struct List<'a> {
+    /// How many effects.
+    n: usize,
+    /// Of each downstream.
+    by_downstream: &'a BTreeMap<String, u64>,
+    /// How many match besides.
+    left_out: u64,
+    /// Nobody asked for so few.
+    cut_off: bool,
+}
+
+impl<'a> List<'a> {
+    fn of(many: &Many, n: usize, (by_downstream, left_out): (&'a BTreeMap<String, u64>, u64)) -> Self {
+        let limit = many.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        Self { n, by_downstream, left_out, cut_off: left_out > 0 && limit.is_none_or(|limit| n < limit) }
+    }
+
+    /// What it means for them, in words, and that it is not all.
+    fn told(&self, verb: &Verb, state: State) -> String {
+        let consequence = consequence(verb, state, self.n);
+        match self.left_out {
+            0 => consequence,
+            more => format!("{consequence} {}", left_out(more)),
+        }
+    }
+}
+
+/// That not all that match are taken.
+fn left_out(more: u64) -> String {
+    let effects = usize::try_from(more).unwrap_or(usize::MAX);
+    format!("{} more match and are left out: only the oldest are taken at once.", grouped(effects))
 }
 
 /// Whether `--yes` was given.
@@ -130,7 +181,8 @@ fn consequence(verb: &Verb, state: State, n: usize) -> String {
              still recognises the key, it may be applied a second time."
         ),
         (Verb::Reissue { .. }, _) => format!(
-            "{effects}: each request will be sent once more, under a new key, by which no downstream recognises it."
+            "{effects}, now {word}, get a new effect with a new key in their place, due now. Their downstreams take those for other \
+             requests: what was applied is applied a second time."
         ),
         (Verb::Redact, _) => {
             format!(
@@ -152,14 +204,19 @@ fn consequence(verb: &Verb, state: State, n: usize) -> String {
     }
 }
 
-/// Asks, with the number and the consequence. A resend wants the number typed.
-fn confirm(verb: &Verb, state: State, n: usize, typed: Option<usize>, yes: Asked) -> anyhow::Result<()> {
+/// Whether it may apply effects a second time.
+const fn is_risky(verb: &Verb) -> bool {
+    matches!(verb, Verb::Resend | Verb::Reissue { .. })
+}
+
+/// Asks, with the number and the consequence. What may apply them a second time wants the number typed.
+fn confirm(verb: &Verb, (n, told): (usize, &str), typed: Option<usize>, yes: Asked) -> anyhow::Result<()> {
     let unasked = |flag: &str| {
         fail(Exit::Usage, format!("this is confirmed on a terminal: add {flag} to confirm it here"))
     };
     let differs = || fail(Exit::Failure, "nothing was done: the answer differs");
-    talk!("{}", consequence(verb, state, n));
-    if *verb == Verb::Resend {
+    talk!("{told}");
+    if is_risky(verb) {
         return match typed {
             Some(typed) if typed == n => Ok(()),
             Some(typed) => Err(fail(
@@ -179,22 +236,32 @@ fn confirm(verb: &Verb, state: State, n: usize, typed: Option<usize>, yes: Asked
     }
 }
 
+/// There is nothing to be done.
+fn nothing(context: &Context, verb: &Verb, state: State) -> anyhow::Result<Exit> {
+    if context.json() {
+        json::print(&json!({ "verb": verb.as_str(), "effects": 0, "done": 0 }))?;
+    } else {
+        talk!("No effects are {}: nothing was done.", state.as_str().replace('_', " "));
+    }
+    Ok(Exit::Ok)
+}
+
 /// `--dry-run`.
-fn would(context: &Context, verb: &Verb, state: State, frozen: &Frozen) -> anyhow::Result<Exit> {
-    let n = frozen.len();
+fn would(context: &Context, verb: &Verb, state: State, list: &List<'_>) -> anyhow::Result<Exit> {
     if context.json() {
         json::print(&json!({
             "dry_run": true,
             "verb": verb.as_str(),
             "state": state,
-            "effects": n,
-            "by_downstream": frozen.by_downstream,
+            "effects": list.n,
+            "by_downstream": list.by_downstream,
+            "left_out": list.left_out,
         }))?;
         return Ok(Exit::Ok);
     }
-    data(consequence(verb, state, n))?;
-    for (name, n) in &frozen.by_downstream {
-        data(format!("  {}: {}", crate::cli::clean::clean(name), plural(*n, "effect")))?;
+    data(list.told(verb, state))?;
+    for (name, n) in list.by_downstream {
+        data(format!("  {}: {}", aftercommit::visible::clean(name), plural(*n, "effect")))?;
     }
     talk!("Nothing was done: this was a dry run.");
     Ok(Exit::Ok)
@@ -230,6 +297,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_out_is_told_and_is_cut_off_unless_it_was_asked_for() {
+        let by_downstream = BTreeMap::new();
+        let list = |limit, n, left_out| {
+            let many = Many { limit, ..Many::default() };
+            let list = List::of(&many, n, (&by_downstream, left_out));
+            (list.cut_off, list.told(&Verb::Retry, State::Failed))
+        };
+        let (cut_off, told) = list(None, 100_000, 4_204);
+        assert!(cut_off && told.contains("4,204 more match and are left out"), "{told}");
+        let (cut_off, told) = list(Some(10), 10, 90);
+        assert!(!cut_off && told.contains("90 more match"), "{told}");
+        assert!(list(Some(200_000), 100_000, 1).0, "the dashboard takes fewer than were asked for");
+        assert!(!list(None, 3, 0).1.contains("left out"));
+    }
+
+    #[test]
     fn a_state_that_the_verb_never_takes_is_a_mistake() {
         assert!(takes(&Verb::Retry, State::Failed).is_ok() && takes(&Verb::Cancel, State::InFlight).is_ok());
         let problem = takes(&Verb::Retry, State::InDoubt).unwrap_err();
@@ -239,9 +322,9 @@ mod tests {
 
     #[test]
     fn a_resend_wants_the_number_whatever_else_was_confirmed() {
-        let confirmed = |typed| confirm(&Verb::Resend, State::InDoubt, 3, typed, Asked::Confirmed);
+        let confirmed = |typed| confirm(&Verb::Resend, (3, "3 effects"), typed, Asked::Confirmed);
         assert!(confirmed(Some(3)).is_ok());
         assert!(confirmed(Some(2)).unwrap_err().to_string().contains("there are 3 now"));
-        assert!(confirm(&Verb::Retry, State::Failed, 3, None, Asked::Confirmed).is_ok());
+        assert!(confirm(&Verb::Retry, (3, "3 effects"), None, Asked::Confirmed).is_ok());
     }
 }

@@ -8,6 +8,7 @@ use aftercommit::{
 };
 use serde::Serialize;
 
+use super::left_out;
 use crate::cli::{Context, Exit, json, output::plural, talk};
 
 /// The counts.
@@ -25,6 +26,11 @@ pub(super) struct Tally {
     pub(super) refused: BTreeMap<String, usize>,
     /// The database did not say what became of them.
     pub(super) failed: usize,
+    /// How many matched besides, and were not in the list.
+    pub(super) left_out: u64,
+    /// Nobody asked for so few: the list was cut off.
+    #[serde(skip)]
+    pub(super) cut_off: bool,
     /// Not begun: it was stopped, or the database went away.
     pub(super) not_begun: usize,
     /// Somebody stopped it.
@@ -48,10 +54,10 @@ impl Tally {
         }
     }
 
-    /// The exit code: 0 all, 5 some; none: 4 when the states forbade it, else that of the failure.
+    /// The exit code: 0 all, 5 some, also where the list was cut off; none: 4 when the states forbade it, else that of the failure.
     pub(super) fn exit(&self) -> Exit {
         match self.done {
-            done if done == self.effects => Exit::Ok,
+            done if done == self.effects && !self.cut_off => Exit::Ok,
             0 if self.unreachable => Exit::Unreachable,
             0 if self.failed + self.not_begun > 0 => Exit::Failure,
             0 => Exit::Forbidden,
@@ -98,6 +104,9 @@ impl Tally {
         line(self.failed, "the database did not say whether it was done");
         let stopped = if self.interrupted { "not begun: you stopped it" } else { "not begun" };
         line(self.not_begun, stopped);
+        if self.left_out > 0 {
+            lines.push(format!("  {}", left_out(self.left_out)));
+        }
         lines.extend(self.problem.as_ref().map(|problem| format!("  {problem}")));
         lines
     }
@@ -147,6 +156,10 @@ mod tests {
         assert_eq!(tally(1, &[Refusal::Superseded]).exit(), Exit::Forbidden);
         let away = Tally { effects: 2, not_begun: 2, unreachable: true, ..Tally::default() };
         assert_eq!(away.exit(), Exit::Unreachable);
+        let cut_off = Tally { left_out: 7, cut_off: true, ..tally(2, &[]) };
+        assert_eq!(cut_off.exit(), Exit::Partly, "more matched than were done");
+        assert!(cut_off.lines().join("\n").contains("7 more match"), "{:?}", cut_off.lines());
+        assert_eq!(Tally { left_out: 7, ..tally(2, &[]) }.exit(), Exit::Ok, "so few were asked for");
         let stopped = Tally { effects: 2, not_begun: 2, interrupted: true, ..Tally::default() };
         assert_eq!(stopped.exit(), Exit::Failure);
         assert!(stopped.lines().join("\n").contains("you stopped it"));

@@ -67,7 +67,7 @@ pub(super) async fn act(
 }
 
 /// On a terminal only: indicatif draws nothing elsewhere.
-fn bar(length: usize) -> ProgressBar {
+pub(super) fn bar(length: usize) -> ProgressBar {
     let bar = ProgressBar::new(u64::try_from(length).unwrap_or(u64::MAX));
     let style = ProgressStyle::with_template("{bar:30} {human_pos} of {human_len}, {per_sec}, {eta} left");
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))

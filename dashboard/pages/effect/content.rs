@@ -1,0 +1,173 @@
+//! What an effect carries and what it was answered: shown to those who may see it. What nobody is shown was taken away when it was read.
+
+use std::collections::BTreeMap;
+
+use aftercommit::{
+    store::{Content, DownstreamInfo, Intent},
+    visible::clean,
+};
+
+use serde_json::value::RawValue;
+
+use super::Known;
+use crate::{
+    access::Visitor,
+    pages::{
+        json::indented,
+        parts::{Text, lines, text},
+    },
+};
+
+/// Longer texts are cut; the command line prints them whole.
+const SHOWN_MAX: usize = 64 * 1024;
+
+/// Request and response.
+pub(super) struct Shown {
+    /// Why there is nothing to see.
+    pub(super) withheld: Option<&'static str>,
+    pub(super) target: Option<Text>,
+    pub(super) headers: Option<Sheet>,
+    pub(super) payload: Option<Sheet>,
+    /// In place of a payload.
+    pub(super) payload_words: String,
+    pub(super) status: Option<u16>,
+    pub(super) response: Option<Sheet>,
+    pub(super) curl: Option<Sheet>,
+}
+
+/// A text of others.
+pub(super) struct Sheet {
+    pub(super) text: Text,
+    /// As it is copied.
+    pub(super) raw: String,
+    pub(super) note: Option<String>,
+}
+
+/// What `visitor` is shown of it.
+pub(super) fn shown(known: &Known, visitor: &Visitor, info: Option<&DownstreamInfo>) -> Shown {
+    let effect = &known.effect;
+    let mut shown = Shown {
+        withheld: None,
+        target: None,
+        headers: None,
+        payload: None,
+        payload_words: String::new(),
+        status: effect.response_status,
+        response: None,
+        curl: None,
+    };
+    if !visitor.sees_content() {
+        shown.withheld = Some("Viewers see neither requests nor answers. An operator does.");
+        return shown;
+    }
+    shown.response = effect.response.as_ref().map(|json| sheet(json.get()));
+    let Some(intent) = &known.intent else {
+        shown.withheld = Some("The dashboard's own login to the database may not read what effects carry.");
+        return shown;
+    };
+    shown.target = intent.target.as_deref().map(text);
+    shown.headers = intent.headers.as_deref().map(|headers| sheet(&header_lines(headers)));
+    (shown.payload, shown.payload_words) = payload(intent);
+    shown.curl = curl(known, intent, info);
+    shown
+}
+
+fn payload(intent: &Intent) -> (Option<Sheet>, String) {
+    match &intent.content {
+        Content::Json(Some(text)) => (Some(sheet(text)), String::new()),
+        Content::Bytes(Some(bytes)) => {
+            let kind = intent.content_type.as_deref().unwrap_or("bytes of no declared type");
+            let size = intent.bytes.unwrap_or_default();
+            let words = format!("{size} bytes, {}", clean(kind));
+            match std::str::from_utf8(bytes) {
+                Ok(text) => (Some(sheet(text)), words),
+                Err(_binary) => (None, format!("{words}: no text, so it is not shown")),
+            }
+        }
+        Content::Dropped => (None, "Dropped: retention, or a person, removed it.".to_owned()),
+        Content::None => (None, "None: it carries nothing.".to_owned()),
+        Content::Json(None) | Content::Bytes(None) => (None, "Not read.".to_owned()),
+    }
+}
+
+/// Headers as lines.
+fn header_lines(headers: &str) -> String {
+    let Ok(members) = serde_json::from_str::<BTreeMap<String, Box<RawValue>>>(headers) else {
+        return headers.to_owned();
+    };
+    let line = |(name, raw): (&String, &RawValue)| {
+        let value = serde_json::from_str::<String>(raw.get()).unwrap_or_else(|_no_text| raw.get().to_owned());
+        format!("{name}: {value}")
+    };
+    members.iter().map(|(name, raw)| line((name, raw))).collect::<Vec<_>>().join("\n")
+}
+
+fn sheet(raw: &str) -> Sheet {
+    let mut end = raw.len().min(SHOWN_MAX);
+    while !raw.is_char_boundary(end) {
+        end -= 1;
+    }
+    let note = (end < raw.len()).then(|| {
+        format!(
+            "The first {SHOWN_MAX} of {} bytes; `aftercommit effects show --payload` prints all.",
+            raw.len()
+        )
+    });
+    let raw = raw[..end].to_owned();
+    Sheet { text: lines(&indented(&raw)), raw, note }
+}
+
+/// The request as a command, without credentials: what the workers' configuration adds is named in its place.
+fn curl(known: &Known, intent: &Intent, info: Option<&DownstreamInfo>) -> Option<Sheet> {
+    let effect = &known.effect;
+    let info = info.filter(|info| matches!(info.kind.as_deref(), Some("http" | "webhook")))?;
+    let origin = info.origin.as_deref().unwrap_or("https://ORIGIN");
+    let path = match (&intent.target, &effect.operation) {
+        (Some(target), _) => target.clone(),
+        (None, Some(operation)) => format!("/PATH-OF-{operation}"),
+        (None, None) => "/".to_owned(),
+    };
+    let url = if path.contains("://") { path } else { format!("{origin}/{}", path.trim_start_matches('/')) };
+    let mut command =
+        format!("curl -X POST {} \\\n  -H {}", quoted(&url), quoted("Authorization: YOUR-CREDENTIALS"));
+    command
+        .push_str(&format!(" \\\n  -H {}", quoted(&format!("Idempotency-Key: {}", effect.idempotency_key))));
+    let (kind, body) = match &intent.content {
+        Content::Json(Some(text)) => ("application/json", Some(text.clone())),
+        Content::Bytes(Some(bytes)) => {
+            let kind = intent.content_type.as_deref().unwrap_or("application/octet-stream");
+            (kind, std::str::from_utf8(bytes).ok().map(str::to_owned))
+        }
+        Content::Json(None) | Content::Bytes(None) | Content::None | Content::Dropped => ("", None),
+    };
+    if let Some(body) = body.filter(|body| body.len() <= SHOWN_MAX) {
+        command.push_str(&format!(
+            " \\\n  -H {} \\\n  --data-binary {}",
+            quoted(&format!("Content-Type: {kind}")),
+            quoted(&body)
+        ));
+    }
+    Some(Sheet { text: lines(&command), raw: command, note: None })
+}
+
+/// For a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_ends_the_quotes_of_a_shell() {
+        assert_eq!(quoted("a'; rm -rf 'b"), r"'a'\''; rm -rf '\''b'");
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters_and_say_so() {
+        let cut = sheet(&"ü".repeat(SHOWN_MAX));
+        assert!(cut.raw.len() <= SHOWN_MAX && cut.note.is_some());
+        assert!(sheet("{}").note.is_none());
+    }
+}
