@@ -1,6 +1,6 @@
 //! The dashboard: pages and a JSON API as an axum [`Router`] that mounts anywhere, and [`Operations`]: health and metrics.
 //!
-//! Every route is added by [`routes::Routes`] with the right that it takes; who comes is found out by `access`; what holds for every
+//! Every route is added by `routes::Routes` with the right that it takes; who comes is found out by `access`; what holds for every
 //! answer is in `security`. Nothing here decides about effects.
 
 mod access;

@@ -20,7 +20,7 @@ use crate::{problem::Problem, security, shared::Shared, slow::Patience};
 pub enum Right {
     /// Nothing: anybody, without credentials.
     Public,
-    /// A viewer. Payloads, answers and headers are not shown to one: see [`Visitor::sees_content`](crate::access::Visitor::sees_content).
+    /// A viewer. Payloads, answers and headers are not shown to one: see `Visitor::sees_content`.
     View,
     /// An operator.
     Operate,

@@ -1,7 +1,7 @@
 //! The JSON API below `/api/v1`: what the pages and the command line do, for programs.
 //!
-//! Handlers read what they are asked ([`ask`]), call the store or [`crate::actions`], and answer [`json`]. What is refused is a
-//! [`Problem`](crate::problem::Problem). [`openapi`] describes it all; a test holds routes and description to each other.
+//! Handlers read what they are asked (`ask`), call the store or `actions`, and answer [`json`]. What is refused is a
+//! `Problem`. [`openapi`] describes it all; a test holds routes and description to each other.
 
 mod ask;
 mod bulks;

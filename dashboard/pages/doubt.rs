@@ -191,7 +191,19 @@ fn what_we_know(effect: &Status, attempts: &[LoggedAttempt]) -> String {
             told(last)
         ),
     };
-    if tried > sent.len() {
+    let ruled = attempts.iter().filter(|attempt| {
+        let now = sent.iter().any(|sent| sent.attempt == attempt.attempt);
+        attempt.outcome == Verdict::Unknown && !attempt.late && !now
+    });
+    let ruled = ruled.count();
+    if ruled > 0 {
+        // A person's word is not the downstream's: whoever decides now must know that there was another one.
+        words.push_str(&format!(
+            " It was sent before that, too: {} ended unknown, and somebody said that it had not been applied.",
+            if ruled == 1 { "one attempt".to_owned() } else { format!("{ruled} attempts") }
+        ));
+    }
+    if tried > sent.len() + ruled {
         words.push_str(&format!(
             " It was attempted {} in all: the others never reached it, or had ended before.",
             times(tried)
@@ -284,6 +296,9 @@ pub(super) mod tests {
         let others = "It was attempted 5 times in all: the others never reached it, or had ended before.";
         let wanted = format!("It was sent once: attempt 5 ended unknown. {others}");
         assert_eq!(said(&[refused(1), refused(2), refused(3), refused(4), timeout(5)]), wanted);
+        let ruled = "It was sent once: attempt 5 ended unknown. It was sent before that, too: one attempt ended unknown, and somebody \
+                     said that it had not been applied.";
+        assert_eq!(said(&[timeout(2), timeout(5)]), ruled);
         let limited = attempt(6, Verdict::NotApplied, "done");
         let wanted = "It was sent 2 times, and 1 of these may have applied it; the last of them: attempt 5 ended unknown.";
         assert_eq!(said(&[timeout(5), limited.clone()]), wanted);

@@ -26,7 +26,7 @@ use super::{
     shown,
     ways::{self, Ways},
 };
-use crate::{actions, problem::Problem, shared::Shared};
+use crate::{actions, problem::Problem, routes::Right, shared::Shared};
 
 pub(super) use history::{Event, since};
 
@@ -63,6 +63,18 @@ enum Said {
     Link(String, &'static str),
     /// What is typed in a terminal.
     Code(&'static str),
+}
+
+impl Said {
+    /// As it is said to somebody who may act or may not: nobody is led to a page that refuses them.
+    fn to(self, may_act: bool) -> Self {
+        match self {
+            Self::Link(path, words) if !may_act && path.starts_with("effects/") => {
+                Self::Words(vec![prose(words)])
+            }
+            Self::Words(_) | Self::Link(..) | Self::Code(_) => self,
+        }
+    }
 }
 
 /// Until when the key protects.
@@ -142,7 +154,7 @@ fn view(frame: Frame, known: &Known, info: Option<&DownstreamInfo>) -> EffectPag
         badge: Badge::of(effect.state).held(effect.held_by.as_deref()).big(),
         key: text(&effect.idempotency_key),
         raw_key: effect.idempotency_key.clone(),
-        follows: pieces(follows),
+        follows: pieces(follows).into_iter().map(|said| said.to(frame.visitor.may(Right::Operate))).collect(),
         window: window(effect, *now),
         facts: facts(known),
         references: references(effect),

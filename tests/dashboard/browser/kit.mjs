@@ -67,12 +67,12 @@ export async function fits(page, where) {
     const room = document.documentElement.clientWidth;
     const out = [...document.querySelectorAll("body *")].filter((element) => {
       const box = element.getBoundingClientRect();
-      return box.right > room + 1 && box.width > 0 && !element.closest(".sr, .skip, pre, [hidden]");
+      return (box.right > room + 1 || box.left < -1) && box.width > 0 && !element.closest(".sr, .skip, pre, [hidden], details:not([open])");
     });
     const said = out.slice(0, 5).map((element) => element.outerHTML.slice(0, 160));
     return document.documentElement.scrollWidth > room ? [`scrolls to ${document.documentElement.scrollWidth}`, ...said] : said;
   });
-  return wide.map((element) => `${where} is too wide: ${element}`);
+  return wide.map((element) => `${where} is too wide, or cut off: ${element}`);
 }
 
 export async function shot(page, name) {
