@@ -8,6 +8,7 @@ mod bulk;
 mod client;
 mod command;
 mod dev;
+mod fleet;
 mod follow;
 mod forms;
 mod frozen;

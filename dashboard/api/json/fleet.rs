@@ -112,7 +112,7 @@ impl From<DownstreamJson> for DownstreamInfo {
 pub struct DownstreamsJson {
     /// The downstreams.
     pub downstreams: Vec<DownstreamJson>,
-    /// The database's clock.
+    /// When they were read, on the database's clock.
     #[schema(schema_with = time)]
     pub now: Time,
 }
