@@ -9,6 +9,7 @@ mod client;
 mod command;
 mod dev;
 mod follow;
+mod foreseen;
 mod forms;
 mod frozen;
 mod hostile;
