@@ -64,8 +64,8 @@ pub(crate) async fn preview(shared: &Shared, wish: &BulkWish) -> Result<Preview,
 ///
 /// # Errors
 ///
-/// 404 when nothing matches, 409 when the list is not the one that was looked at, or the verb is refused for all that match, 422 when a confirmation or a reason is missing, the
-/// verb does not take one of the filter's states, the rate is none, or too many match.
+/// 404 when nothing matches, 409 when the list is not the one that was looked at, or the verb is refused for all that match, 422 when a
+/// confirmation or a reason is missing, the verb does not take one of the filter's states, the rate is none, or too many match.
 pub(crate) async fn bulk(shared: &Shared, visitor: &Visitor, wish: BulkWish) -> Result<i64, Problem> {
     let reason = wish.reason.clone().filter(|reason| !reason.trim().is_empty());
     if wish.verb.needs_reason() && reason.is_none() {
