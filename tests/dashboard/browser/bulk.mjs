@@ -5,6 +5,7 @@ export default async function (browser) {
   const { page, complaints } = await tab(browser);
   await go(page, "failures");
   assert.match(await text(page, "tbody tr"), /card … declined/);
+  assert.ok(await page.getByRole("link", { name: "Act on all 1,204 failed…" }).isVisible());
   await shot(page, "bulk-failures");
   await page.getByRole("link", { name: "Act on it…" }).first().click();
   await page.getByLabel("Retry").check();
