@@ -1,11 +1,16 @@
 //! A person's verbs: what each takes, what it does, and why it is refused. Pure; the store applies the change in the
 //! transaction that judged it, with its audit row.
 
+mod outlook;
 mod refusal;
 mod resend;
+mod said;
 
+pub use outlook::{Listed, Outlook, Refused, foresee, looks_beside};
 pub use refusal::Refusal;
 pub use resend::may_apply_twice;
+pub(crate) use said::not_applied;
+pub use said::{SAID_NOT_APPLIED, is_said_not_applied};
 
 use std::time::Duration;
 

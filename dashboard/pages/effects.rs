@@ -247,7 +247,11 @@ async fn list(
     match search.cause() {
         None => Ok(shared.eyes().effects(&filter).await?),
         Some(cause) => {
-            causes::members(shared, cause, &filter).await?.unwrap_or_default().page(shared, &filter).await
+            causes::members(shared, cause, (&filter, now))
+                .await?
+                .unwrap_or_default()
+                .page(shared, &filter)
+                .await
         }
     }
 }

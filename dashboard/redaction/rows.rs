@@ -6,8 +6,8 @@ use std::{borrow::Cow, collections::BTreeMap};
 use aftercommit::{
     downstream::endpoint::{Disabled, Endpoint},
     store::{
-        Audited, BulkInfo, CauseRow, Content, DownstreamInfo, Filter, Intent, LoggedAttempt, PausedBy,
-        Status, identity::Hold,
+        Audited, BulkInfo, BulkRefusal, CauseRow, Content, DownstreamInfo, Filter, Intent, LoggedAttempt,
+        PausedBy, Status, identity::Hold,
     },
 };
 use serde_json::{Value, value::RawValue};
@@ -64,10 +64,13 @@ impl Redaction {
 
     pub(crate) fn bulk(&self, bulk: BulkInfo) -> BulkInfo {
         let samples = bulk.samples.iter().map(|sample| self.words(sample).into_owned()).collect();
+        let hidden =
+            |refusal: BulkRefusal| BulkRefusal { words: self.words(&refusal.words).into_owned(), ..refusal };
         BulkInfo {
             what: self.words(&bulk.what).into_owned(),
             reason: self.maybe(bulk.reason),
             samples,
+            refusals: bulk.refusals.into_iter().map(hidden).collect(),
             ..bulk
         }
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use aftercommit::{clock::Timestamp, effect::EffectId, state::State, store::PAGE_MAX};
 
 use super::{Reference, Search, Term};
-use crate::digest::is_digest;
+use crate::causes::is_cause;
 
 /// Longer ones are nobody's: an address bar would not hold them.
 const LEN_MAX: usize = 4_000;
@@ -115,7 +115,7 @@ fn term(token: &Token) -> Result<Term, String> {
         "age" => age(&value),
         "created" => created(&value),
         "id" => ids(&value),
-        "cause" if is_digest(&value) => Ok(Term::Cause(value)),
+        "cause" if is_cause(&value) => Ok(Term::Cause(value)),
         "cause" => {
             Err(format!("cause:{value} is no group of failures; the failures page links to each of them"))
         }

@@ -26,6 +26,8 @@ pub struct CauseRow {
     pub error: Option<String>,
     /// The protocol's status of the last answer.
     pub response_status: Option<u16>,
+    /// A new effect took its place: nothing is to be done about it.
+    pub superseded: bool,
     /// When it ended; in doubt, when its last attempt did; else when it was written.
     pub at: Timestamp,
 }

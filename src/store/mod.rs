@@ -25,7 +25,10 @@ use std::{sync::Arc, time::Duration};
 
 pub use breaker::{Breaker, FAILURES_TO_OPEN, Origin, Sign};
 pub use budget::{Acted as PauseActed, Budget, Granted, Holds, Pause, PausedBy, Report};
-pub use bulk::{BULK_MAX, BulkInfo, BulkItemRow, BulkState, Bulks, Control, ItemOutcome, NewBulk};
+pub use bulk::{
+    BULK_MAX, BULK_RATE_MAX, BULK_REFUSALS_MAX, Beside, BulkInfo, BulkItemRow, BulkRefusal, BulkState, Bulks,
+    Control, ItemOutcome, NewBulk,
+};
 pub use chart::{CauseRow, Causes, Resolution, Traffic};
 pub use claim::{
     AttemptLog, Claim, Expired, Late, LateAnswer, Next, Overdue, RegisteredTerms, Settled, Settlement, Token,

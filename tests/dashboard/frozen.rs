@@ -318,7 +318,7 @@ async fn whoever_looks_at_a_bulk_wakes_it_where_nobody_serves_the_dashboard(db: 
     task.spawn(async move { axum::serve(listener, app).await.expect("it serves") });
     eventually(SOON, "the bulk is done", async || {
         let ask = Ask::new(address, "GET", &format!("/bulk/{number}")).bearer(&token(Role::Viewer)).shown();
-        ask.send().await.body.contains("Finished: 1 of 1").then_some(())
+        ask.send().await.body.contains("Finished: 1 done").then_some(())
     })
     .await;
     assert_eq!(db.state(id).await, State::Ready);

@@ -10,6 +10,7 @@ mod command;
 mod dev;
 mod fleet;
 mod follow;
+mod foreseen;
 mod forms;
 mod frozen;
 mod hostile;

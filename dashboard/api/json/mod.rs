@@ -20,7 +20,7 @@ use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
 
 pub use about::{AboutJson, CauseJson, CausesJson};
 pub use attempt::{AttemptJson, AttemptsJson, SentJson, VerbJson, shown_target};
-pub use bulk::{BulkJson, BulksJson, PreviewJson};
+pub use bulk::{BulkJson, BulksJson, NotDoneJson, PreviewJson, RefusedJson};
 pub use effect::{EffectJson, EffectsJson, EnqueuedJson};
 pub use fleet::{
     CountJson, CountsJson, DownstreamJson, DownstreamsJson, EndpointJson, EndpointsJson, TrafficJson,

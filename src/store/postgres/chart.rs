@@ -14,7 +14,7 @@ use crate::{
 /// The view's joins that these columns do not need are left out by the planner. LATERAL, with OFFSET 0: see list.rs.
 const CAUSES: &str = "
 SELECT s.id, v.* FROM (SELECT c.id FROM c ORDER BY c.id DESC) AS s CROSS JOIN LATERAL (
-  SELECT v.downstream, v.operation, v.last_error, v.response_status,
+  SELECT v.downstream, v.operation, v.last_error, v.response_status, v.superseded_by IS NOT NULL AS superseded,
          coalesce(v.finished_at, v.attempted_at, v.created_at) AS at
   FROM aftercommit.status_of_all AS v WHERE v.id = s.id OFFSET 0) AS v
 ORDER BY s.id DESC";
@@ -84,6 +84,7 @@ impl PgStore {
                     operation: row::get(row, "operation")?,
                     error: row::get(row, "last_error")?,
                     response_status: status.and_then(|status| u16::try_from(status).ok()),
+                    superseded: row::get(row, "superseded")?,
                     at: row::get(row, "at")?,
                 })
             })

@@ -7,7 +7,7 @@
 //!
 //! One file per concern: `migrate` · `enqueue` (the caller's transaction) · `budget` · `claim` and `scan` (its watermarks) · `settle` · `sweep` (leases
 //! that ended, overdue effects) · `late` · `register` (workers and terms) · `inspect` · `list` and `candidates` (pages of effects) ·
-//! `chart` (causes, traffic) · `record` (audit) · `operate` · `bulk` · `doctor` · `retain` · `guard` (the caller's transaction) · `received` (what came in, for retention and people) · `wake` (LISTEN) · `row`.
+//! `chart` (causes, traffic) · `record` (audit) · `operate` · `bulk` · `outlook` (what is told of one) · `doctor` · `retain` · `guard` (the caller's transaction) · `received` (what came in, for retention and people) · `wake` (LISTEN) · `row`.
 
 mod budget;
 mod bulk;
@@ -25,6 +25,7 @@ mod late;
 mod list;
 mod migrate;
 mod operate;
+mod outlook;
 mod probe;
 mod received;
 mod record;

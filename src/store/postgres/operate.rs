@@ -22,7 +22,7 @@ use crate::{
     outcome::Response,
     state::State,
     store::{Acted, Status},
-    verb::{Actor, Change, Pinned, Refusal, Seen, Subject, Verb, judge},
+    verb::{Actor, Change, Pinned, Refusal, Seen, Subject, Verb, judge, not_applied},
 };
 
 /// Holds the queue row, or the outcome row where there is none: whoever would move the effect waits.
@@ -307,13 +307,17 @@ async fn end(
         | Verb::Redact
         | Verb::Reissue { .. } => StoredResponse::default(),
     };
-    let reason = actor.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
-    let note = sentence(&format!("{} by {}{reason}", verb.as_str(), actor.who));
+    let note = if state == State::Failed {
+        not_applied(&actor.who, actor.reason.as_deref())
+    } else {
+        let reason = actor.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
+        format!("{} by {}{reason}", verb.as_str(), actor.who)
+    };
     let end = sql(END)
         .bind(id.get())
         .bind(state.as_str())
         // A success needs no words about what went wrong.
-        .bind((state != State::Succeeded).then_some(note))
+        .bind((state != State::Succeeded).then_some(sentence(&note)))
         .bind(response.json)
         .bind(response.raw);
     tx.execute(end).await.map(drop)

@@ -20,7 +20,7 @@ use crate::{
 };
 
 const CAUSES: &str = "SELECT s.id, CAST(s.downstream AS TEXT) AS downstream, CAST(s.operation AS TEXT) AS operation, \
-     s.last_error, s.response_status, coalesce(s.finished_at, ( \
+     s.last_error, s.response_status, s.superseded_by IS NOT NULL AS superseded, coalesce(s.finished_at, ( \
          SELECT l.ended_at FROM aftercommit_attempts AS l WHERE l.effect_id = s.id \
          ORDER BY l.number DESC, l.token DESC, l.late DESC LIMIT 1), CAST(s.created_at AS INTEGER)) AS at \
      FROM json_each(?1) AS w CROSS JOIN aftercommit_status AS s ON s.id = w.value ORDER BY w.key";
@@ -61,6 +61,7 @@ pub(super) async fn causes(
             operation: fields.shown("operation")?,
             error: fields.opt_text("last_error")?,
             response_status: fields.opt_status("response_status")?,
+            superseded: fields.flag("superseded")?,
             at: fields.time("at")?,
         };
         if knows || downstream.is_none_or(|downstream| downstream == cause.downstream) {

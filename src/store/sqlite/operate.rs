@@ -24,7 +24,7 @@ use crate::{
     outcome::{REASON_MAX, Response, stored_text},
     state::State,
     store::{Acted, Operate},
-    verb::{Actor, Change, Pinned, Refusal, Seen, Subject, Verb, judge},
+    verb::{Actor, Change, Pinned, Refusal, Seen, Subject, Verb, judge, not_applied},
 };
 
 const DOING: &str = "applying a person's verb";
@@ -252,10 +252,8 @@ async fn end(
         | Verb::Redact
         | Verb::Reissue { .. } => None,
     };
-    let note = (state == State::Failed).then(|| {
-        let reason = actor.reason.as_deref().unwrap_or_default();
-        stored_text(&format!("{} said that it was not applied: {reason}", actor.who), REASON_MAX)
-    });
+    let note = (state == State::Failed)
+        .then(|| stored_text(&not_applied(&actor.who, actor.reason.as_deref()), REASON_MAX));
     let ending = Ending {
         id: target.id,
         downstream: target.downstream.clone(),

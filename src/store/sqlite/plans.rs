@@ -9,7 +9,7 @@ use std::sync::{
 
 use sqlx::{AssertSqlSafe, Connection as _, SqliteConnection};
 
-use super::{chart, inspect, intent, list, migration_sql, received, record};
+use super::{chart, inspect, intent, list, migration_sql, outlook, received, record};
 use crate::{
     clock::Timestamp,
     effect::EffectId,
@@ -130,6 +130,10 @@ async fn nothing_that_people_ask_for_reads_a_table_through() {
         chart::causes(&mut on.conn, (state, None), NOW).await.unwrap();
         on.took("causes", WINDOW);
     }
+    let many: Vec<EffectId> = (ALL - 1_000..ALL).map(EffectId::new).collect();
+    outlook::beside(&mut on.conn, &many).await.unwrap();
+    outlook::refusals(&mut on.conn, 1).await.unwrap();
+    on.took("what is told of a bulk", PAGE);
     let limit = 50;
     for filter in [
         AuditFilter { limit, ..AuditFilter::default() },
