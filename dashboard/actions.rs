@@ -19,7 +19,7 @@ use aftercommit::{
     effect::EffectId,
     follow::is_of_a_used_key,
     state::State,
-    store::{Acted, Status},
+    store::{Acted, RegisteredTerms, Status},
     verb::{Actor, Refusal, Resolved, Seen, Subject, Verb, judge},
 };
 use axum::http::StatusCode;
@@ -118,10 +118,14 @@ fn unconfirmed(sentence: &str, words: &str) -> Problem {
     .with("confirmation", words)
 }
 
+/// What its operation is called with today, as far as anybody registered it.
+pub(crate) async fn terms(shared: &Shared, effect: &Status) -> Result<Option<RegisteredTerms>, Problem> {
+    Ok(shared.database().terms(&effect.downstream, effect.operation.as_deref()).await?)
+}
+
 /// What the downstream promises today, as far as anybody registered it.
 pub(crate) async fn contract(shared: &Shared, effect: &Status) -> Result<Option<Contract>, Problem> {
-    let terms = shared.database().terms(&effect.downstream, effect.operation.as_deref()).await?;
-    Ok(terms.map(|terms| terms.contract))
+    Ok(terms(shared, effect).await?.map(|terms| terms.contract))
 }
 
 /// A verb, and what it would do now or why it is refused.

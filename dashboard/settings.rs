@@ -6,10 +6,17 @@ use std::{
     sync::Arc,
 };
 
-use aftercommit::clock::{Clock, SystemClock};
+use aftercommit::{
+    clock::{Clock, SystemClock},
+    effect::Effect,
+};
 use ipnet::IpNet;
 
 use crate::{Operations, access::Role, redaction::Redact};
+
+/// What a downstream knows an effect by besides its key, or under which name it knows the key (a mail's `Message-ID`): the name there,
+/// and what it is. Whoever has the workers' configuration can tell, as far as the effect is given.
+pub type KnownAs = Arc<dyn Fn(&Effect) -> Option<(&'static str, String)> + Send + Sync>;
 
 /// How a dashboard runs. The default: for whoever is at this machine, who may do everything.
 #[derive(Clone)]
@@ -36,6 +43,8 @@ pub struct Settings {
     pub clock: Arc<dyn Clock>,
     /// Health and metrics of the process that it is part of; `None`: of the database alone.
     pub operations: Option<Operations>,
+    /// What downstreams know effects by; the default knows nothing.
+    pub known_as: KnownAs,
 }
 
 impl Default for Settings {
@@ -52,6 +61,7 @@ impl Default for Settings {
             bulk: BulkLimits::default(),
             clock: Arc::new(SystemClock),
             operations: None,
+            known_as: Arc::new(|_effect: &Effect| None),
         }
     }
 }

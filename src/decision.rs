@@ -7,6 +7,7 @@ mod probe;
 
 use std::time::Duration;
 
+pub(crate) use probe::{ASKED, IN_VAIN};
 pub use probe::{Doubt, Looked, decide_probe};
 
 use crate::{

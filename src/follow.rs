@@ -5,7 +5,10 @@
 
 mod doubt;
 
-pub use doubt::{is_of_a_used_key, key_protects, sent, sent_once_more, unknown_since};
+pub use doubt::{
+    Asked, Why, asked, asking, is_of_a_used_key, key_protects, sent, sent_once_more, unknown_since,
+    why_unknown,
+};
 
 use crate::{
     clock::{
@@ -240,7 +243,8 @@ fn in_flight(effect: &Status, now: Timestamp) -> String {
 fn in_doubt(known: &Known<'_>) -> Vec<Part> {
     let Known { effect, now, .. } = *known;
     let id = effect.id;
-    let why = effect.last_error.as_deref().unwrap_or("its outcome could not be known");
+    let (why, _) = asked(effect);
+    let why = if why.is_empty() { "its outcome could not be known" } else { why };
     let why = clean(why.trim_end_matches('.'));
     let mut parts = says(&format!(
         "In doubt because {why}.\nIt may or may not have been applied; nothing is sent again on its own.\n"
@@ -251,16 +255,20 @@ fn in_doubt(known: &Known<'_>) -> Vec<Part> {
         if !matches!(parts.last(), Some(Part::Offers(_))) {
             parts.extend(says("\n"));
         }
-    } else if let Some(due) = effect.due_at.filter(|due| *due > now) {
-        parts.extend(says(&format!("The downstream is asked {}.\n", relative(due, now))));
     }
-    if let Some(until) = effect.quiet_at.filter(|until| *until > now) {
-        parts.extend(says(&format!(
-            "Its last request may still be travelling: nobody can resolve or resend it before {}.\n",
-            utc_and_words(until, now)
-        )));
+    if let Some(asking) = asking(effect, now) {
+        parts.extend(says(&format!("{asking}\n")));
     }
     let (place, key) = (clean(&effect.downstream), clean(&effect.idempotency_key));
+    if let Some(until) = effect.quiet_at.filter(|until| *until > now) {
+        // Nothing is offered that would be refused.
+        parts.extend(says(&format!(
+            "Its last request may still be travelling: nobody can resolve, resend or reissue it before {}.\nLook at {place} for the key \
+             {key} meanwhile, and say then what you found.",
+            utc_and_words(until, now)
+        )));
+        return joined(parts);
+    }
     parts.extend([
         Part::Says(format!("Look at {place} for the key {key}, then say what you found:")),
         Part::Offers(Way::ResolveApplied(id)),

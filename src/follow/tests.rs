@@ -122,12 +122,17 @@ fn who_paused_a_downstream_is_told_and_how_that_ends() {
 }
 
 #[test]
-fn from_when_on_a_person_may_decide_is_told() {
-    let said = |quiet_at| words(&follows(&Status { quiet_at, ..effect(State::InDoubt) }, &[]));
-    let told = said(Some(at(150)));
-    let wanted = "nobody can resolve or resend it before 1970-01-01T00:02:30Z (in 2 min)";
-    assert!(told.contains(wanted), "{told}");
-    assert!(!said(Some(at(29))).contains("travelling") && !said(None).contains("travelling"));
+fn nothing_is_offered_while_the_last_request_may_still_be_travelling() {
+    let follows = |quiet_at| follows(&Status { quiet_at, ..effect(State::InDoubt) }, &[]);
+    let parts = follows(Some(at(150)));
+    let wanted = "nobody can resolve, resend or reissue it before 1970-01-01T00:02:30Z (in 2 min)";
+    assert!(words(&parts).contains(wanted), "{parts:?}");
+    assert!(!parts.iter().any(|part| matches!(part, Part::Offers(_))), "{parts:?}");
+    for over in [Some(at(29)), None] {
+        let parts = follows(over);
+        assert!(!words(&parts).contains("travelling"), "{parts:?}");
+        assert!(offers(&parts, &Way::ResolveApplied(EffectId::new(17))), "{parts:?}");
+    }
 }
 
 #[test]

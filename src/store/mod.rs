@@ -170,8 +170,13 @@ pub trait Store: Budget + Endpoints + Probes + Retain + identity::Identify {
 pub trait Inspect: Send + Sync {
     /// One effect. What was answered is left out for a login that may only view.
     async fn effect(&self, id: EffectId) -> Result<Option<Status>, StoreError>;
-    /// What the application asked for with this effect. [`StoreError::is_forbidden`] for a login that may only view.
-    async fn intent(&self, id: EffectId, look: Look) -> Result<Option<Intent>, StoreError>;
+    /// What the application asked for with each of these effects, in one statement and in no order; of one that is not there there
+    /// is nothing. At most [`PAGE_MAX`]. [`StoreError::is_forbidden`] for a login that may only view.
+    async fn intents(&self, ids: &[EffectId], look: Look) -> Result<Vec<(EffectId, Intent)>, StoreError>;
+    /// [`Self::intents`] of one.
+    async fn intent(&self, id: EffectId, look: Look) -> Result<Option<Intent>, StoreError> {
+        Ok(self.intents(&[id], look).await?.pop().map(|(_, intent)| intent))
+    }
     /// A page of effects, newest first. [`StoreError::Invalid`] for a filter that cannot be meant.
     async fn effects(&self, filter: &Filter) -> Result<Page, StoreError>;
     /// Why the newest effects failed, or are in doubt. [`StoreError::Invalid`] for any other state.

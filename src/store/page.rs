@@ -147,9 +147,9 @@ pub enum Content {
     None,
     /// Nothing any more: retention, or a person, dropped it.
     Dropped,
-    /// A JSON text; the text when the whole was asked for.
+    /// A JSON text; the text when it was asked for.
     Json(Option<String>),
-    /// Bytes; they themselves when the whole was asked for.
+    /// Bytes; they themselves when they were asked for.
     Bytes(Option<Vec<u8>>),
 }
 
@@ -158,8 +158,22 @@ pub enum Content {
 pub enum Look {
     /// Whether there is some, and how long it is.
     Size,
+    /// All of it, where it is no longer than so many bytes: of many effects, long ones would cost more than a page is worth.
+    UpTo(u32),
     /// All of it.
     Whole,
+}
+
+impl Look {
+    /// The longest content that is read, in bytes; negative: none.
+    pub(crate) const fn longest(self) -> i64 {
+        match self {
+            Self::Size => -1,
+            // No loss: every u32 is an i64.
+            Self::UpTo(bytes) => bytes as i64,
+            Self::Whole => i64::MAX,
+        }
+    }
 }
 
 /// An attempt as `attempt_log` shows it.

@@ -7,6 +7,7 @@ mod browser;
 mod bulk;
 mod client;
 mod command;
+mod decide;
 mod dev;
 mod fleet;
 mod follow;

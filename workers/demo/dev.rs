@@ -86,6 +86,7 @@ pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit
         environment: "dev".to_owned(),
         local: who(),
         operations: Some(operations.clone()),
+        known_as: settings.known_as(),
         ..Shown::default()
     };
     let dashboard = dashboard(database, shown);

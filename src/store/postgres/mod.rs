@@ -243,8 +243,8 @@ impl Inspect for PgStore {
         self.one_effect(id).await
     }
 
-    async fn intent(&self, id: EffectId, look: Look) -> Result<Option<Intent>, StoreError> {
-        self.intent_of(id, look).await
+    async fn intents(&self, ids: &[EffectId], look: Look) -> Result<Vec<(EffectId, Intent)>, StoreError> {
+        self.intents_of(ids, look).await
     }
 
     async fn effects(&self, filter: &Filter) -> Result<Page, StoreError> {

@@ -46,8 +46,8 @@ impl Inspect for SqliteStore {
         effect(&mut *self.people("reading an effect").await?, id).await.map_err(too_slow)
     }
 
-    async fn intent(&self, id: EffectId, look: Look) -> Result<Option<Intent>, StoreError> {
-        intent::intent(&mut *self.people("reading an effect").await?, id, look).await.map_err(too_slow)
+    async fn intents(&self, ids: &[EffectId], look: Look) -> Result<Vec<(EffectId, Intent)>, StoreError> {
+        intent::intents(&mut *self.people("reading an effect").await?, ids, look).await.map_err(too_slow)
     }
 
     async fn effects(&self, filter: &Filter) -> Result<Page, StoreError> {

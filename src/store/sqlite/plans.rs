@@ -147,9 +147,12 @@ async fn nothing_that_people_ask_for_reads_a_table_through() {
     for id in [1, 7, 97, ALL - 1].map(EffectId::new) {
         inspect::effect(&mut on.conn, id).await.unwrap().unwrap();
         inspect::attempts(&mut on.conn, id).await.unwrap();
-        intent::intent(&mut on.conn, id, Look::Whole).await.unwrap();
+        intent::intents(&mut on.conn, &[id], Look::Whole).await.unwrap();
         on.took("an effect", 5_000);
     }
+    let page: Vec<EffectId> = (1..21).map(|n| EffectId::new(n * (ALL / 21))).collect();
+    assert!(!intent::intents(&mut on.conn, &page, Look::UpTo(1_000)).await.unwrap().is_empty());
+    on.took("what a page of effects carries", 5_000);
     inspect::workers(&mut on.conn, NOW).await.unwrap();
     chart::traffic(&mut on.conn, Timestamp::from_micros(0), Resolution::Hour).await.unwrap();
     received::requests(&mut on.conn, &RequestFilter { limit, ..RequestFilter::default() }).await.unwrap();

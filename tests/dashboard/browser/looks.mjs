@@ -21,7 +21,8 @@ const sets = {
   one: () => [
     ["effect-doubt", ofEffect("doubt")], ["effect-failed", ofEffect("failed")], ["effect-succeeded", ofEffect("succeeded")],
     ["effect-retrying", ofEffect("retrying")], ["act-resend", ofEffect("mail", "/resend")], ["act-resend-safe", ofEffect("doubt", "/resend")],
-    ["act-resolve", ofEffect("doubt", "/resolve")], ["act-applied", ofEffect("doubt", "/resolve?as=applied")],
+    ["effect-travelling", ofEffect("travelling")], ["act-travelling", ofEffect("travelling", "/resend")],
+    ["effect-fold", ofEffect("failed"), open(".closed")], ["act-resolve", ofEffect("doubt", "/resolve")], ["act-applied", ofEffect("doubt", "/resolve?as=applied")],
     ["act-retry", ofEffect("failed", "/retry")], ["act-reissue", ofEffect("succeeded", "/reissue")], ["act-refused", ofEffect("succeeded", "/retry")],
     ["error-effect", "effects/999999"], ["error-page", "nowhere"], ["error-asked", "doubt?before=x"],
   ],

@@ -99,6 +99,9 @@ async fn looked_at(server: &PostgresServer, store: Arc<dyn Database>) -> Vec<Str
         store.intent(id, Look::Whole).await.expect("readable");
         complaints.extend(wrong(server, &mut log, &format!("effect {id}"), 20));
     }
+    let page: Vec<EffectId> = (1..21).map(|n| EffectId::new(n * (ALL / 21))).collect();
+    assert!(!store.intents(&page, Look::UpTo(1_000)).await.expect("readable").is_empty());
+    complaints.extend(wrong(server, &mut log, "what a page of effects carries", 40));
     let since = store.now().await.expect("a clock").minus(Duration::from_secs(7 * 86_400));
     store.traffic(since, Resolution::Hour).await.expect("readable");
     store.workers().await.expect("readable");
