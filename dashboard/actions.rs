@@ -113,7 +113,7 @@ fn unconfirmed(sentence: &str, words: &str) -> Problem {
         StatusCode::UNPROCESSABLE_ENTITY,
         "confirmation-needed",
         "It has to be confirmed word for word",
-        format!("{sentence} To confirm it, send `confirmation`: \"{words}\", and a reason."),
+        format!("{sentence} To confirm it, say \"{words}\" word for word, and why."),
     )
     .with("confirmation", words)
 }
@@ -262,7 +262,7 @@ pub(crate) fn reasonless(verb: &str) -> Problem {
         StatusCode::UNPROCESSABLE_ENTITY,
         "reason-needed",
         "A reason is needed",
-        format!("{verb} needs a reason, for the audit. Say why, and send it again."),
+        format!("{verb} needs a reason, for the audit. Say why."),
     )
 }
 

@@ -70,6 +70,8 @@ pub enum Way {
     ResolveNotApplied(EffectId),
     /// Put a new effect with a new key in its place.
     Reissue(EffectId),
+    /// Say that one in doubt was not applied, and put a new effect with a new key in its place.
+    ReissueNotApplied(EffectId),
 }
 
 /// What follows, and the ways that change it.
@@ -275,10 +277,12 @@ fn in_doubt(known: &Known<'_>) -> Vec<Part> {
         Part::Offers(Way::ResolveNotApplied(id)),
     ]);
     if is_of_a_used_key(effect) {
+        // As long as its key is remembered there, whatever comes under it is dropped: also its own first request.
         parts.extend(says(
             "A resend settles nothing: it would get the same answer or, once the downstream has forgotten the key, act a second \
-             time. What is still wanted is a new effect with a new key.",
+             time. What is not there and still wanted needs a new key:",
         ));
+        parts.push(Part::Offers(Way::ReissueNotApplied(id)));
     } else {
         parts.extend(says(&format!("or send it once more, {}:", sent_once_more(effect, now))));
         parts.push(Part::Offers(Way::Resend(id)));
@@ -345,9 +349,14 @@ fn failed(effect: &Status, attempts: &[LoggedAttempt]) -> Vec<Part> {
             Part::Says("else enqueue a new effect with a new key.".to_owned()),
         ];
     }
+    if last.is_some_and(|attempt| attempt.outcome == Verdict::Applied) {
+        return vec![Part::Says(ANSWERED.to_owned()), Part::Offers(Way::Reissue(effect.id))];
+    }
     vec![Part::Says("Nothing on its own: it was never applied. Once the cause is removed:".to_owned()), retry]
 }
 
+const ANSWERED: &str = "Nothing: somebody said that it was not applied, although its downstream answered as if it had been. As long as \
+                        the key is remembered there, a retry gets that answer again, and counts as applied. A new effect with a new key:";
 const STORED: &str = "The downstream stored this refusal under the key, so a retry could only replay it. A new effect with a new key:";
 const DROPPED: &str = "Its payload was dropped (retention.payloads, or a redaction), so it cannot be sent again: enqueue a new effect with a new key.";
 const LOG_DROPPED: &str = "Its attempt log was dropped (retention.history), so what the downstream saw is not known here any more and it cannot be sent again. A new effect with a new key:";

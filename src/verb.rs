@@ -255,6 +255,12 @@ fn retry(subject: &Subject) -> Result<Change, Refusal> {
         State::Failed if subject.log_dropped => Err(Refusal::LogDropped),
         State::Failed => Ok(Change::NewHistory),
         State::Scheduled | State::Retrying => Ok(Change::DueNow),
+        State::InDoubt if subject.key_used_before => Err(wrong(
+            "retry",
+            "failed, scheduled or retrying effects",
+            subject,
+            "Its downstream knew the key before: resolve it, or reissue it with a new key.",
+        )),
         State::InDoubt => Err(wrong(
             "retry",
             "failed, scheduled or retrying effects",

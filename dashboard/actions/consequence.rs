@@ -90,7 +90,7 @@ fn resend(effect: &Status, contract: Option<&Contract>, now: Timestamp) -> Conse
     if is_of_a_used_key(effect) {
         let sentence = format!(
             "{name} knew this key before the effect was ever sent. A resend would get the same answer or, once the key is forgotten \
-             there, act a second time: better resolve it, and write a new effect with a new key."
+             there, act a second time: better reissue it, with a new key."
         );
         return Consequence { sentence, risky: true, type_this: Some(type_this) };
     }

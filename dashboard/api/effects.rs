@@ -171,5 +171,6 @@ fn way_words(way: &follow::Way) -> String {
         Way::ResolveApplied(id) => format!("POST effects/{id}/resolve, as applied"),
         Way::ResolveNotApplied(id) => format!("POST effects/{id}/resolve, as not_applied"),
         Way::Reissue(id) => format!("POST effects/{id}/reissue"),
+        Way::ReissueNotApplied(id) => format!("POST effects/{id}/reissue, with resolve not_applied"),
     }
 }

@@ -147,7 +147,21 @@ fn a_resend_is_not_recommended_where_the_key_was_used_before() {
     for way in [Way::ResolveApplied(used.id), Way::ResolveNotApplied(used.id)] {
         assert!(offers(&parts, &way), "{parts:?}");
     }
-    assert!(offers(&follows(&effect(State::InDoubt), &[]), &Way::Resend(used.id)));
+    assert!(offers(&parts, &Way::ReissueNotApplied(used.id)), "{parts:?}");
+    let plain = follows(&effect(State::InDoubt), &[]);
+    assert!(offers(&plain, &Way::Resend(used.id)) && !offers(&plain, &Way::ReissueNotApplied(used.id)));
+}
+
+/// Under a key that is known there, a retry would be answered as done again, and end as applied.
+#[test]
+fn what_was_answered_as_done_and_said_to_be_not_applied_is_offered_a_new_key_and_no_retry() {
+    let (answered, refused) = (attempt(Verdict::Applied, "done"), attempt(Verdict::Rejected, "done"));
+    let parts = follows(&effect(State::Failed), std::slice::from_ref(&answered));
+    let (retry, reissue) = (Way::Retry(EffectId::new(17)), Way::Reissue(EffectId::new(17)));
+    assert!(offers(&parts, &reissue) && !offers(&parts, &retry), "{parts:?}");
+    let later = LoggedAttempt { late: true, ..answered };
+    let parts = follows(&effect(State::Failed), &[refused, later]);
+    assert!(offers(&parts, &retry), "a late answer is about an earlier attempt: {parts:?}");
 }
 
 #[test]

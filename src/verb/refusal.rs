@@ -67,7 +67,7 @@ pub enum Refusal {
     )]
     LogDropped,
     /// No reason was given.
-    #[error("{verb} needs a reason (--reason TEXT)")]
+    #[error("{verb} needs a reason")]
     NeedsReason {
         /// The verb.
         verb: &'static str,

@@ -2,9 +2,11 @@
 
 mod access;
 mod actions;
+mod address;
 mod api;
 mod browser;
 mod bulk;
+mod by_key;
 mod client;
 mod command;
 mod decide;

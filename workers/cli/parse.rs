@@ -41,7 +41,9 @@ pub(crate) fn timestamp(text: &str) -> Result<Timestamp, String> {
 /// An effect's number.
 pub(crate) fn effect_id(text: &str) -> Result<EffectId, String> {
     let number = text.parse::<i64>().ok().filter(|number| *number > 0);
-    number.map(EffectId::new).ok_or_else(|| "write an effect's number, such as 17".to_owned())
+    number.map(EffectId::new).ok_or_else(|| {
+        "write an effect's number, such as 17; `aftercommit effects show KEY` tells it where you have a key".to_owned()
+    })
 }
 
 /// More rows than anybody reads; what is asked for is held in memory.

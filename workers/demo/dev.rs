@@ -66,6 +66,9 @@ const AMQP_URL: &str = "AFTERCOMMIT_DEV_AMQP_URL";
 pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit> {
     context.refuse_json("`dev` tells its addresses to a person")?;
     let url = context.database_flag().unwrap_or(DEV_DATABASE).to_owned();
+    for said in context.not_read_by_dev(&url) {
+        talk!("note: {said}.");
+    }
     let mut signals = Signals::listen()?;
     migrate(&url, Some("dev")).await?;
     let database = open_database(&url, &Options::default()).await?;

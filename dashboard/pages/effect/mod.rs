@@ -191,7 +191,7 @@ fn said(part: Part) -> Option<Said> {
         Part::Offers(Way::ResolveApplied(id)) => act(id, "resolve?as=applied", "it was applied"),
         Part::Offers(Way::ResolveNotApplied(id)) => act(id, "resolve?as=not-applied", "it was not applied"),
         Part::Offers(Way::Retry(id)) => act(id, "retry", "retry"),
-        Part::Offers(Way::Reissue(id)) => act(id, "reissue", "reissue"),
+        Part::Offers(Way::Reissue(id) | Way::ReissueNotApplied(id)) => act(id, "reissue", "reissue"),
         Part::Names(_) | Part::Offers(_) => None,
     }
 }

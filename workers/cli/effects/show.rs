@@ -8,7 +8,7 @@ use aftercommit::{
         words::{span, utc, utc_and_words},
     },
     contract::Contract,
-    effect::{Effect, EffectId},
+    effect::Effect,
     follow::{Known, unknown_since},
     store::{Content, DownstreamInfo, Intent, LoggedAttempt, Look, Status},
     visible::clean,
@@ -19,32 +19,31 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    list,
+    list, named,
     recipients::{self, Recipient},
     request, ways,
 };
 use crate::cli::{
-    Context, Exit, Grid,
-    context::invocation,
-    data,
-    exit::fail,
+    Context, Exit, Grid, data,
     json::{self, AttemptJson, EffectJson},
     output::{width, wrapped},
-    parse,
     people::People,
     table,
 };
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
+A key that effects of several downstreams have ends with 2, and their numbers.
+
 Examples:
   aftercommit effects show 17
+  aftercommit effects show order-17/charge
   aftercommit effects show 17 --payload
   aftercommit effects show 17 --json | jq .attempt_log")]
 pub(crate) struct ShowArgs {
-    /// The effect's number
-    #[arg(value_parser = parse::effect_id)]
-    id: EffectId,
+    /// The effect's number, or its idempotency key
+    #[arg(value_name = "ID|KEY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    effect: String,
     /// Print what is sent, too
     #[arg(long)]
     payload: bool,
@@ -53,8 +52,7 @@ pub(crate) struct ShowArgs {
 /// Shows it.
 pub(super) async fn run(context: &Context, args: &ShowArgs) -> anyhow::Result<Exit> {
     let people = context.people().await?;
-    let id = args.id;
-    let Some(effect) = people.effect(id).await? else { return Err(absent(id)) };
+    let effect = named::find(people.as_ref(), &args.effect).await?;
     let look = if args.payload { Look::Whole } else { Look::Size };
     let seen = see(context, people.as_ref(), effect, look).await?;
     if context.json() { print_json(context, &seen, look) } else { print(context, &seen, look) }
@@ -173,12 +171,6 @@ fn print(context: &Context, seen: &Seen, look: Look) -> anyhow::Result<Exit> {
     let follows = follows(context, seen);
     data(format!("\nWhat follows\n{}", wrapped(&indented(&follows), width(), 2)))?;
     Ok(Exit::Ok)
-}
-
-/// The error for a number that no effect has.
-pub(crate) fn absent(id: EffectId) -> anyhow::Error {
-    let command = format!("{} effects list", invocation());
-    fail(Exit::NotFound, format!("there is no effect {id}; `{command}` shows what there is"))
 }
 
 /// One line per thing that is known of it.
