@@ -18,7 +18,7 @@ mod frame;
 mod json;
 mod jump;
 mod overview;
-mod parts;
+pub(crate) mod parts;
 mod promise;
 pub(crate) mod prose;
 mod requests;
