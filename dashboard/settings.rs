@@ -6,7 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use aftercommit::clock::{Clock, SystemClock};
+use aftercommit::{
+    NewEffect,
+    clock::{Clock, SystemClock},
+};
 use ipnet::IpNet;
 
 use crate::{Operations, access::Role, redaction::Redact};
@@ -36,6 +39,18 @@ pub struct Settings {
     pub clock: Arc<dyn Clock>,
     /// Health and metrics of the process that it is part of; `None`: of the database alone.
     pub operations: Option<Operations>,
+    /// What somebody may send to see how it goes, as long as there is no effect; `None`: nothing is offered, as everywhere where the
+    /// downstreams are real.
+    pub trial: Option<Trial>,
+}
+
+/// An effect that harms nobody.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// What is written; without a key, so that each is an effect of its own.
+    pub effect: NewEffect,
+    /// Where it goes, and why nothing outside hears of it: a sentence for people.
+    pub says: String,
 }
 
 impl Default for Settings {
@@ -52,6 +67,7 @@ impl Default for Settings {
             bulk: BulkLimits::default(),
             clock: Arc::new(SystemClock),
             operations: None,
+            trial: None,
         }
     }
 }

@@ -18,6 +18,7 @@ mod verbs;
 use axum::{extract::DefaultBodyLimit, handler::Handler as _, http::Method};
 
 pub use enqueue::Unwritable;
+pub(crate) use enqueue::refused;
 pub use openapi::openapi;
 
 use crate::routes::{Right, Routes};

@@ -20,6 +20,7 @@ use super::{
 use crate::{
     charts::{self, Chart, Plot, Span},
     problem::Problem,
+    routes::Right,
     search::{Search, Term},
     shared::Shared,
 };
@@ -46,6 +47,8 @@ struct Overview {
     rows: Vec<Row>,
     /// Nothing was ever enqueued.
     first_run: bool,
+    /// What can be sent to try it, in words, for who may.
+    trial: Option<Text>,
     /// The name of the table, as this database has it.
     table: &'static str,
 }
@@ -109,6 +112,7 @@ pub(super) async fn page(
         let filter = Filter { states: vec![State::InDoubt], limit: DOUBTS, ..Filter::default() };
         shared.eyes().effects(&filter).await?.effects.iter().map(|effect| doubt(effect, &frame)).collect()
     };
+    let trial = shared.settings().trial.as_ref();
     let rows = frame.downstreams.iter().map(|info| row(info, &frame)).collect();
     let first_run = frame.total().is_zero();
     let sqlite = first_run && matches!(shared.database().examine().await?.engine, EngineFacts::Sqlite(_));
@@ -121,6 +125,7 @@ pub(super) async fn page(
         span,
         rows,
         first_run,
+        trial: trial.filter(|_| frame.visitor.may(Right::Operate)).map(|trial| text(&trial.says)),
         table: if sqlite { "aftercommit_effects" } else { "aftercommit.effects" },
         frame,
     })

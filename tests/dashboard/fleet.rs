@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use aftercommit::{NewEffect, store::RequestFilter};
-use aftercommit_dashboard::{Operations, Role, Settings};
+use aftercommit::{
+    NewEffect,
+    store::{AuditFilter, RequestFilter},
+};
+use aftercommit_dashboard::{Operations, Role, Settings, Trial};
 use serde_json::{Value, json};
 
 use super::{
@@ -25,6 +28,7 @@ on_every_database! {
     what_failed_and_how_long_it_took_is_drawn_and_told,
     attempts_are_told_with_how_many_there_may_be,
     columns_are_chosen_by_the_address_or_remembered,
+    a_test_effect_is_offered_where_it_harms_nobody_and_nowhere_else,
 }
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -272,4 +276,38 @@ async fn columns_are_chosen_by_the_address_or_remembered(db: &TestDatabase) {
         usual_again.header("set-cookie").is_some_and(|line| line.contains("Max-Age=0")),
         "{usual_again:?}"
     );
+}
+
+async fn a_test_effect_is_offered_where_it_harms_nobody_and_nowhere_else(db: &TestDatabase) {
+    worker(db).await;
+    let button = "Send a test effect";
+    let plain = site(db).await;
+    let shown = page(&plain, "").await;
+    assert!(shown.body.contains("Nothing was enqueued yet") && !shown.body.contains(button), "{shown:?}");
+    let refused = plain.ask("POST", "/trial").bearer(&token(Role::Admin)).ours().form("").send().await;
+    assert_problem(&refused, 404, "not-found");
+    let trial = Trial {
+        effect: NewEffect::to("pay").operation("charge"),
+        says: "It goes to a stand-in: no money moves.".to_owned(),
+    };
+    let site = Site::open(&db.store, Settings { trial: Some(trial), ..open_settings() }).await;
+    assert_shows(&page(&site, "").await, &[button, "It goes to a stand-in: no money moves."]);
+    let viewer = site.ask("GET", "/").bearer(&token(Role::Viewer)).shown().send().await;
+    assert!(!viewer.body.contains(button), "whoever may only look is offered nothing: {viewer:?}");
+    let strange = site.ask("POST", "/trial").bearer(&token(Role::Operator));
+    let strange = strange.with("Sec-Fetch-Site", "cross-site").form("").send().await;
+    assert_problem(&strange, 403, "cross-site");
+    for n in 1..=2 {
+        let sent = site.ask("POST", "/trial").bearer(&token(Role::Operator)).ours().form("").send().await;
+        assert!(to(&sent).starts_with("effects/"), "{sent:?}");
+        let all = get(&site, "effects?downstream=pay&operation=charge").await;
+        assert_eq!(all["effects"].as_array().map(Vec::len), Some(n), "each is an effect of its own: {all}");
+    }
+    let filter = AuditFilter { downstream: Some("pay".to_owned()), limit: 9, ..AuditFilter::default() };
+    let audit = db.store.audit(&filter).await.expect("readable");
+    assert!(
+        audit.len() == 2 && audit.iter().all(|row| row.who == "operator" && row.verb == "enqueue"),
+        "{audit:?}"
+    );
+    assert!(!page(&site, "").await.body.contains(button), "it is for who has no effect yet");
 }

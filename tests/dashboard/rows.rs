@@ -6,7 +6,7 @@ use aftercommit_dashboard::{
     Route,
 };
 
-const ROWS: [(&str, &str, Right); 59] = [
+const ROWS: [(&str, &str, Right); 60] = [
     ("GET", "/login", Public),
     ("POST", "/login", Public),
     ("POST", "/logout", Public),
@@ -29,6 +29,7 @@ const ROWS: [(&str, &str, Right); 59] = [
     ("GET", "/downstreams", View),
     ("GET", "/downstreams/{name}/{verb}", Operate),
     ("POST", "/downstreams/{name}/{verb}", Operate),
+    ("POST", "/trial", Operate),
     ("GET", "/workers", View),
     ("GET", "/requests", View),
     ("GET", "/audit", View),
