@@ -7,6 +7,7 @@ use std::{
 };
 
 use aftercommit::{
+    NewEffect,
     clock::{Clock, SystemClock},
     effect::Effect,
 };
@@ -45,6 +46,18 @@ pub struct Settings {
     pub operations: Option<Operations>,
     /// What downstreams know effects by; the default knows nothing.
     pub known_as: KnownAs,
+    /// What somebody may send to see how it goes, as long as there is no effect; `None`: nothing is offered, as everywhere where the
+    /// downstreams are real.
+    pub trial: Option<Trial>,
+}
+
+/// An effect that harms nobody.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// What is written; without a key, so that each is an effect of its own.
+    pub effect: NewEffect,
+    /// Where it goes, and why nothing outside hears of it: a sentence for people.
+    pub says: String,
 }
 
 impl Default for Settings {
@@ -62,6 +75,7 @@ impl Default for Settings {
             clock: Arc::new(SystemClock),
             operations: None,
             known_as: Arc::new(|_effect: &Effect| None),
+            trial: None,
         }
     }
 }

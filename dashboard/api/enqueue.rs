@@ -122,7 +122,7 @@ async fn target(shared: &Shared, id: EffectId) -> Result<Option<String>, Problem
     Ok(intent.and_then(|intent| intent.target).map(|target| shown_target(&target, Look::Size)))
 }
 
-fn refused(problem: EnqueueError) -> Problem {
+pub(crate) fn refused(problem: EnqueueError) -> Problem {
     match problem {
         EnqueueError::OtherRequest { .. } | EnqueueError::NeedsName { .. } => {
             let detail = format!("{}.", clean(&problem.to_string()));

@@ -29,7 +29,7 @@ pub use bulk::{
     BULK_MAX, BULK_RATE_MAX, BULK_REFUSALS_MAX, Beside, BulkInfo, BulkItemRow, BulkRefusal, BulkState, Bulks,
     Control, ItemOutcome, NewBulk,
 };
-pub use chart::{CauseRow, Causes, Resolution, Traffic};
+pub use chart::{CauseRow, Causes, LATENCY_BARS_MAX, Latency, Resolution, Traffic};
 pub use claim::{
     AttemptLog, Claim, Expired, Late, LateAnswer, Next, Overdue, RegisteredTerms, Settled, Settlement, Token,
     Want,
@@ -184,6 +184,14 @@ pub trait Inspect: Send + Sync {
     /// How many effects ended since `since`, by time, downstream and state, oldest first; exact at rest. It may lag by what workers of
     /// an older version count during a deployment.
     async fn traffic(&self, since: Timestamp, per: Resolution) -> Result<Vec<Traffic>, StoreError>;
+    /// How long the attempts took that ended effects, in so many minutes or hours from `since` on ([`LATENCY_BARS_MAX`] at most), of a
+    /// sample; only where some did, and their history is still kept. [`StoreError::is_forbidden`] for a login that may only view.
+    async fn latencies(
+        &self,
+        since: Timestamp,
+        bars: u32,
+        per: Resolution,
+    ) -> Result<Vec<Latency>, StoreError>;
     /// The attempts of an effect, oldest first.
     async fn attempts(&self, id: EffectId) -> Result<Vec<LoggedAttempt>, StoreError>;
     /// Effects by downstream and state; exact at rest.

@@ -279,8 +279,50 @@ pub struct WorkerInfo {
     pub live: bool,
     /// What it serves.
     pub downstreams: Vec<String>,
-    /// Claims it holds.
+    /// Effects that it holds.
     pub in_flight: u64,
+    /// Leases under which it holds them: one per claim of several.
+    pub leases: u64,
+    /// When the first of these ends, unless it is renewed.
+    pub lease_until: Option<Timestamp>,
     /// Its version.
     pub version: String,
+}
+
+impl WorkerInfo {
+    /// The host and the process id, where its name says them; a name that somebody chose says neither.
+    pub fn process(&self) -> Option<(&str, u32)> {
+        let (rest, epoch) = self.name.rsplit_once('-')?;
+        let (host, process) = rest.rsplit_once('-')?;
+        let is_epoch = !epoch.is_empty() && epoch.bytes().all(|byte| byte.is_ascii_hexdigit());
+        process.parse().ok().filter(|_| is_epoch && !host.is_empty()).map(|process| (host, process))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_is_told_by_its_host_and_process() {
+        let process = |name: &str| {
+            let at = Timestamp::from_micros(0);
+            let worker = WorkerInfo {
+                name: name.to_owned(),
+                started_at: at,
+                seen_at: at,
+                live: true,
+                downstreams: Vec::new(),
+                in_flight: 0,
+                leases: 0,
+                lease_until: None,
+                version: String::new(),
+            };
+            worker.process().map(|(host, process)| (host.to_owned(), process))
+        };
+        assert_eq!(process("app-3.example-4711-19a0c3f2"), Some(("app-3.example".to_owned(), 4711)));
+        for chosen in ["w1", "", "-1-f", "worker-one-f", "a-1-", "a-1-night"] {
+            assert_eq!(process(chosen), None, "{chosen}");
+        }
+    }
 }

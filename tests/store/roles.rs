@@ -327,6 +327,7 @@ async fn who_may_view_sees_every_list_and_does_nothing(db: &TestDatabase) {
     viewer.workers().await.expect("readable");
     let forbidden = |result: Result<(), StoreError>| assert!(result.is_err_and(|error| error.is_forbidden()));
     forbidden(viewer.intent(id, Look::Size).await.map(drop));
+    forbidden(viewer.latencies(db.now().await, 1, Resolution::Hour).await.map(drop));
     for verb in [Verb::Retry, Verb::Reissue { resolve: None }] {
         forbidden(viewer.act(id, &verb, &person(), None).await.map(drop));
     }

@@ -3,12 +3,13 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use aftercommit::{
+    NewEffect,
     clock::SystemClock,
     engine::{Engine, Report, Stop},
     error::StoreError,
     store::Options,
 };
-use aftercommit_dashboard::{Dashboard, Operations, Settings as Shown, dashboard};
+use aftercommit_dashboard::{Dashboard, Operations, Settings as Shown, Trial, dashboard};
 use aftercommit_workers::config::{Settings, Sources};
 use anyhow::Context as _;
 use axum::Router;
@@ -90,6 +91,7 @@ pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit
         local: who(),
         operations: Some(operations.clone()),
         known_as: settings.known_as(),
+        trial: Some(trial()?),
         ..Shown::default()
     };
     let dashboard = dashboard(database, shown);
@@ -143,6 +145,14 @@ async fn run_until_stopped(
             }
         }
     }
+}
+
+/// What the empty dashboard offers to be sent.
+fn trial() -> anyhow::Result<Trial> {
+    let charge = NewEffect::to("payments").operation("charge");
+    let effect = charge.json_text(r#"{"amount":1500,"currency":"jpy","source":"tok_visa"}"#)?;
+    let says = "A charge of 1,500 yen at `payments`, a stand-in in this process: no money moves, and nothing outside hears of it.";
+    Ok(Trial { effect, says: says.to_owned() })
 }
 
 /// The dashboard at the root, the sinks below.

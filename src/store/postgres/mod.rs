@@ -57,9 +57,9 @@ use crate::{
     state::State,
     store::{
         Acted, AuditFilter, Audited, Causes, Claim, Count, Database, DownstreamInfo, Expired, Filter,
-        Inspect, Intent, Late, LateAnswer, LoggedAttempt, Look, Operate, Options, Overdue, Page, Pooler,
-        RegisteredTerms, Registration, RequestFilter, RequestInfo, Resolution, Settled, Settlement, Status,
-        Store, TermsIds, Token, Traffic, Want, WorkerInfo, search,
+        Inspect, Intent, Late, LateAnswer, Latency, LoggedAttempt, Look, Operate, Options, Overdue, Page,
+        Pooler, RegisteredTerms, Registration, RequestFilter, RequestInfo, Resolution, Settled, Settlement,
+        Status, Store, TermsIds, Token, Traffic, Want, WorkerInfo, search,
     },
     verb::{Actor, Seen, Verb},
 };
@@ -258,6 +258,15 @@ impl Inspect for PgStore {
 
     async fn traffic(&self, since: Timestamp, per: Resolution) -> Result<Vec<Traffic>, StoreError> {
         self.traffic_since(since, per).await
+    }
+
+    async fn latencies(
+        &self,
+        since: Timestamp,
+        bars: u32,
+        per: Resolution,
+    ) -> Result<Vec<Latency>, StoreError> {
+        self.latencies_since(since, bars, per).await
     }
 
     async fn attempts(&self, id: EffectId) -> Result<Vec<LoggedAttempt>, StoreError> {

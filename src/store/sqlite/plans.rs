@@ -155,8 +155,15 @@ async fn nothing_that_people_ask_for_reads_a_table_through() {
     on.took("what a page of effects carries", 5_000);
     inspect::workers(&mut on.conn, NOW).await.unwrap();
     chart::traffic(&mut on.conn, Timestamp::from_micros(0), Resolution::Hour).await.unwrap();
-    received::requests(&mut on.conn, &RequestFilter { limit, ..RequestFilter::default() }).await.unwrap();
+    for expired in [None, Some(true), Some(false)] {
+        let filter = RequestFilter { limit, expired, ..RequestFilter::default() };
+        received::requests(&mut on.conn, &filter, NOW).await.unwrap();
+    }
     on.took("the rest", 5_000);
+    for per in [Resolution::Minute, Resolution::Hour] {
+        chart::latencies(&mut on.conn, (Timestamp::from_micros(0), 168), per).await.unwrap();
+        on.took("latencies", PAGE);
+    }
     // These count what is pending, ten thousand here, and nothing that has ended.
     inspect::counts(&mut on.conn, NOW).await.unwrap();
     on.took("counts", 40 * u64::try_from(ALL / 10).unwrap());

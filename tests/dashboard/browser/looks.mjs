@@ -9,6 +9,7 @@ const sets = {
   many: () => [
     ["overview", ""], ["overview-week", "?span=7d"], ["doubt", "doubt"], ["failures", "failures"],
     ["failures-doubt", "failures?state=in_doubt"], ["effects", "effects"], ["effects-fields", "effects?q=state:failed", open("#fields")],
+    ["effects-columns", "effects?q=state:retrying&columns=state,key,attempts,when,written,worker,answer,error", open("#columns")],
     ["effects-nothing", "effects?q=key:none"], ["effects-wrong", "effects?q=stat:x+state:faild"],
     ["bulks", "bulk"], ["bulk-one", `bulk/${told.bulk}`], ["bulk-verbs", "bulk/new?q=state:failed"],
     ["bulk-retry", "bulk/new?q=state:failed&verb=retry"], ["bulk-resend", "bulk/new?q=state:in_doubt&verb=resend"],
