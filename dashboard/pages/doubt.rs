@@ -3,7 +3,6 @@
 
 use aftercommit::{
     clock::Timestamp,
-    effect::EffectId,
     follow::{key_protects, sent, unknown_since},
     outcome::Verdict,
     state::State,
@@ -17,7 +16,7 @@ use axum::{
 
 use super::{
     effect::Known,
-    effects::Fields,
+    effects::{Fields, before},
     frame::{Frame, Place},
     parts::{Moment, Num, Text, in_query, text, verdict},
     promise,
@@ -84,17 +83,12 @@ pub(super) async fn page(
     Query(asked): Query<Fields>,
 ) -> Result<Response, Problem> {
     let of = asked.get("downstream").filter(|name| !name.is_empty()).cloned();
-    let before = asked.get("before").map(|word| {
-        let number = word.parse::<i64>().map(EffectId::new);
-        number.map_err(|_no_number| {
-            Problem::bad_request("`before` is the number of an effect. Begin with the newest page.")
-        })
-    });
+    let before = before(asked.get("before").map(String::as_str))?;
     let frame = frame.at(Place::Doubt, "In doubt");
     let filter = Filter {
         states: vec![State::InDoubt],
         downstream: of.clone(),
-        before: before.transpose()?,
+        before,
         limit: PAGE,
         ..Filter::default()
     };
@@ -234,6 +228,8 @@ fn probe(effect: &Status, can_probe: bool, now: Timestamp) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use aftercommit::effect::EffectId;
+
     use super::*;
 
     fn at(seconds: i64) -> Timestamp {
