@@ -19,7 +19,8 @@ use crate::{
     effect::EffectId,
     outcome::{Phase, Verdict},
     state::State,
-    store::{DownstreamInfo, LoggedAttempt, PausedBy, Status},
+    store::{Audited, DownstreamInfo, LoggedAttempt, PausedBy, Status},
+    verb::Verb,
     visible::clean,
 };
 
@@ -34,6 +35,8 @@ pub struct Known<'a> {
     pub holder: Option<&'a DownstreamInfo>,
     /// What its downstream promises today, as far as that is known here.
     pub contract: Option<&'a Contract>,
+    /// What a person did to it last: that somebody asked to cancel it while it was in flight is said only from this.
+    pub last_act: Option<&'a Audited>,
     /// The database's clock.
     pub now: Timestamp,
 }
@@ -76,13 +79,13 @@ pub enum Way {
 
 /// What follows, and the ways that change it.
 pub fn what_follows(known: &Known<'_>) -> Vec<Part> {
-    let Known { effect, attempts, now, .. } = *known;
+    let Known { effect, attempts, .. } = *known;
     match effect.state {
         State::Waiting => says("It waits for its prerequisites; nothing is sent before they succeeded."),
         State::Scheduled | State::Ready | State::Retrying => pending(known),
-        State::InFlight => says(&in_flight(effect, now)),
+        State::InFlight => says(&in_flight(known)),
         State::InDoubt => in_doubt(known),
-        State::Succeeded => succeeded(effect),
+        State::Succeeded => succeeded(known),
         State::Failed => failed(effect, attempts),
         State::Cancelled => says("Nothing: it was called off before it was applied."),
         State::Expired => vec![
@@ -230,16 +233,33 @@ fn next(effect: &Status, attempts: &[LoggedAttempt], now: Timestamp) -> String {
     }
 }
 
-fn in_flight(effect: &Status, now: Timestamp) -> String {
+fn in_flight(known: &Known<'_>) -> String {
+    let Known { effect, now, .. } = *known;
     let worker = clean(effect.worker.as_deref().unwrap_or("a worker"));
-    match effect.lease_until {
+    let mut words = match effect.lease_until {
         Some(until) if until > now => {
             format!("{worker} is carrying it out; its lease ends {}.", relative(until, now))
         }
         _ => format!(
             "The lease of {worker} has ended and it has not said what happened; the next sweep of a live worker decides."
         ),
+    };
+    if let Some(asked) = asked_to_cancel(known) {
+        words.push_str(&format!(
+            "\n{asked}. That is a request: what is being sent is not called back. No further attempt is made after this one, and its \
+             outcome decides."
+        ));
     }
+    words
+}
+
+/// Who asked to cancel it while it was in flight, and when. The request holds until the attempt has ended; whatever a person does after
+/// that is another act.
+fn asked_to_cancel(known: &Known<'_>) -> Option<String> {
+    let act = known.last_act.filter(|act| {
+        act.verb == Verb::Cancel.as_str() && act.from_state.as_deref() == Some(State::InFlight.as_str())
+    })?;
+    Some(format!("{} asked to cancel it at {}", clean(&act.who), utc_and_words(act.at, known.now)))
 }
 
 fn in_doubt(known: &Known<'_>) -> Vec<Part> {
@@ -305,9 +325,15 @@ fn joined(parts: Vec<Part>) -> Vec<Part> {
     joined
 }
 
-fn succeeded(effect: &Status) -> Vec<Part> {
+fn succeeded(known: &Known<'_>) -> Vec<Part> {
+    let effect = known.effect;
     match effect.last_outcome {
-        Some(Verdict::Applied) | None => says("Nothing: it was applied."),
+        Some(Verdict::Applied) | None => match asked_to_cancel(known) {
+            Some(asked) => says(&format!(
+                "Nothing: it was applied. {asked}: it was in flight by then, which was too late."
+            )),
+            None => says("Nothing: it was applied."),
+        },
         Some(Verdict::Rejected | Verdict::NotApplied | Verdict::Unknown) => vec![
             Part::Says(
                 "Nothing: it counts as applied, though its last attempt did not show it. Who said so:"

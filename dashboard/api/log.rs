@@ -212,10 +212,10 @@ pub(crate) async fn audit(
 ) -> Result<Json<AuditsJson>, Problem> {
     let limit = ask::page(asked.limit)?;
     let filter = AuditFilter {
-        effect: asked.effect.map(EffectId::new),
+        effect: ask::positive("effect", asked.effect)?.map(EffectId::new),
         downstream: asked.downstream,
         who: asked.who,
-        before: asked.before,
+        before: ask::positive("before", asked.before)?,
         limit,
     };
     let rows = shared.eyes().audit(&filter).await?;

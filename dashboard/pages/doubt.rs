@@ -18,7 +18,7 @@ use axum::{
 
 use super::{
     effect::Known,
-    effects::Fields,
+    effects::{Fields, before},
     frame::{Frame, Place},
     parts::{Num, Text, in_query, text},
     shown,
@@ -77,17 +77,12 @@ pub(super) async fn page(
     Query(asked): Query<Fields>,
 ) -> Result<Response, Problem> {
     let of = asked.get("downstream").filter(|name| !name.is_empty()).cloned();
-    let before = asked.get("before").map(|word| {
-        let number = word.parse::<i64>().map(EffectId::new);
-        number.map_err(|_no_number| {
-            Problem::bad_request("There is no such page of the list. Begin with the newest one.")
-        })
-    });
+    let before = before(asked.get("before").map(String::as_str))?;
     let frame = frame.at(Place::Doubt, "In doubt");
     let filter = Filter {
         states: vec![State::InDoubt],
         downstream: of.clone(),
-        before: before.transpose()?,
+        before,
         limit: PAGE,
         ..Filter::default()
     };

@@ -151,7 +151,7 @@ pub(super) async fn page(
 }
 
 /// The page's beginning, where one is given.
-fn before(word: Option<&str>) -> Result<Option<EffectId>, Problem> {
+pub(super) fn before(word: Option<&str>) -> Result<Option<EffectId>, Problem> {
     let Some(word) = word.filter(|word| !word.is_empty()) else { return Ok(None) };
     let number = word.parse::<i64>().ok().filter(|number| *number > 0);
     let number = number.ok_or_else(|| {

@@ -53,7 +53,7 @@ fn attempt(outcome: Verdict, phase: &str) -> LoggedAttempt {
 }
 
 fn known<'a>(effect: &'a Status, attempts: &'a [LoggedAttempt]) -> Known<'a> {
-    Known { effect, attempts, holder: None, contract: None, now: at(30) }
+    Known { effect, attempts, holder: None, contract: None, last_act: None, now: at(30) }
 }
 
 fn follows(effect: &Status, attempts: &[LoggedAttempt]) -> Vec<Part> {
@@ -280,4 +280,41 @@ fn only_what_may_have_reached_the_downstream_in_this_history_was_sent() {
     let sent: Vec<_> =
         sent(&effect(State::InDoubt), &log).into_iter().map(|one| one.phase.as_str()).collect();
     assert_eq!(sent, ["lease", "done", "a-phase-of-a-newer-version"]);
+}
+
+/// Trap T28.
+#[test]
+fn a_cancel_in_flight_is_told_as_a_request_and_what_became_of_it() {
+    let act = |verb: &str, from: &str| Audited {
+        id: 1,
+        at: at(20),
+        who: "ann\x1b[2J".to_owned(),
+        from: None,
+        verb: verb.to_owned(),
+        effect_id: Some(EffectId::new(17)),
+        downstream: None,
+        from_state: Some(from.to_owned()),
+        to_state: Some(from.to_owned()),
+        reason: None,
+        bulk: None,
+    };
+    let said = |effect: &Status, act: &Audited| {
+        words(&what_follows(&Known { last_act: Some(act), ..known(effect, &[]) }))
+    };
+    let (asked, other) = (act("cancel", "in_flight"), act("cancel", "retrying"));
+    let flies =
+        Status { worker: Some("w1".to_owned()), lease_until: Some(at(60)), ..effect(State::InFlight) };
+    let told = said(&flies, &asked);
+    let wanted = "w1 is carrying it out; its lease ends in 30 s.\nann\\x1b[2J asked to cancel it at 1970-01-01T00:00:20Z (10 s ago). \
+                  That is a request: what is being sent is not called back.";
+    assert!(told.starts_with(wanted), "{told}");
+    assert!(!said(&flies, &other).contains("cancel"), "that one was about another moment");
+    assert!(
+        !said(&flies, &act("resend", "in_doubt")).contains("cancel"),
+        "a resend is carried out all the same"
+    );
+    let applied = Status { last_outcome: Some(Verdict::Applied), ..effect(State::Succeeded) };
+    let told = said(&applied, &asked);
+    assert!(told.contains("it was applied. ann") && told.contains("too late"), "{told}");
+    assert_eq!(said(&applied, &other), "Nothing: it was applied.");
 }

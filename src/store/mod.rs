@@ -43,6 +43,7 @@ pub use page::{
 pub use probe::{DueProbe, ProbeSettlement, ProbeWant, Probes};
 pub use record::{AuditFilter, Audited, RequestFilter, RequestInfo, RequestPlace, UnknownPlace};
 pub use retain::{AHEAD_MAX, Ahead, Batch, Retain, Retention, Step};
+pub use search::json_contains;
 
 use crate::{
     clock::Timestamp,

@@ -7,6 +7,7 @@ mod api;
 mod browser;
 mod bulk;
 mod by_key;
+mod cases;
 mod client;
 mod command;
 mod decide;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use aftercommit::{
     effect::recipients_of,
-    store::{Content, DownstreamInfo, Intent},
+    store::{Content, DownstreamInfo, Intent, Look},
     visible::clean,
 };
 
@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use super::Known;
 use crate::{
     access::Visitor,
+    api::json::shown_target,
     pages::{
         json::indented,
         parts::{Num, Text, lines, text},
@@ -137,7 +138,8 @@ pub(super) fn shown(known: &Known, visitor: &Visitor, info: Option<&DownstreamIn
         shown.withheld = Some("The dashboard's own login to the database may not read what effects carry.");
         return shown;
     };
-    shown.target = intent.target.as_deref().map(text);
+    // A URL may be as secret as a password: who may see what an effect carries need not see what lets anybody call on its behalf.
+    shown.target = intent.target.as_deref().map(|target| text(&shown_target(target, Look::Size)));
     shown.headers = intent.headers.as_deref().map(|headers| sheet(&header_lines(headers)));
     (shown.payload, shown.payload_words) = payload(intent);
     shown.curl = curl(known, intent, info);
@@ -195,7 +197,7 @@ fn curl(known: &Known, intent: &Intent, info: Option<&DownstreamInfo>) -> Option
     let info = info.filter(|info| matches!(info.kind.as_deref(), Some("http" | "webhook")))?;
     let origin = info.origin.as_deref().unwrap_or("https://ORIGIN");
     let path = match (&intent.target, &effect.operation) {
-        (Some(target), _) => target.clone(),
+        (Some(target), _) => shown_target(target, Look::Size),
         (None, Some(operation)) => format!("/PATH-OF-{operation}"),
         (None, None) => "/".to_owned(),
     };

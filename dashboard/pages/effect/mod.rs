@@ -121,7 +121,9 @@ pub(super) fn number(word: &str) -> Result<EffectId, Problem> {
 fn view(frame: Frame, known: &Known, info: Option<&DownstreamInfo>) -> EffectPage {
     let Known { effect, attempts, now, .. } = known;
     let contract = known.contract.as_ref();
-    let follows = what_follows(&follow::Known { effect, attempts, holder: info, contract, now: *now });
+    let last_act = known.audit.first();
+    let follows =
+        what_follows(&follow::Known { effect, attempts, holder: info, contract, last_act, now: *now });
     EffectPage {
         id: effect.id.get(),
         place: place_of(effect),

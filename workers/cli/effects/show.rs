@@ -10,7 +10,7 @@ use aftercommit::{
     contract::Contract,
     effect::Effect,
     follow::{Known, unknown_since},
-    store::{Content, DownstreamInfo, Intent, LoggedAttempt, Look, Status},
+    store::{AuditFilter, Audited, Content, DownstreamInfo, Intent, LoggedAttempt, Look, Status},
     visible::clean,
 };
 use aftercommit_workers::config::DownstreamSettings;
@@ -70,6 +70,8 @@ struct Seen {
     holder: Option<DownstreamInfo>,
     /// What its downstream promises, as far as that is known here.
     contract: Option<Contract>,
+    /// What a person did to it last.
+    last_act: Option<Audited>,
     now: Timestamp,
 }
 
@@ -97,7 +99,10 @@ async fn see(context: &Context, people: &dyn People, effect: Status, look: Look)
         None
     };
     let contract = people.contract(&effect).await?;
-    Ok(Seen { attempts, sent, known_as, recipients, holder, contract, now: people.now().await?, effect })
+    let last = AuditFilter { effect: Some(effect.id), limit: 1, ..AuditFilter::default() };
+    let last_act = people.audit(&last).await?.into_iter().next();
+    let now = people.now().await?;
+    Ok(Seen { attempts, sent, known_as, recipients, holder, contract, last_act, now, effect })
 }
 
 /// Its downstream as it is configured here, if it is.
@@ -118,9 +123,9 @@ fn rendered(effect: &Status, payload: &str, sent: &Option<Intent>) -> Effect {
 }
 
 fn follows(context: &Context, seen: &Seen) -> String {
-    let Seen { effect, attempts, holder, contract, now, .. } = seen;
-    let (holder, contract) = (holder.as_ref(), contract.as_ref());
-    ways::words(&Known { effect, attempts, holder, contract, now: *now }, context)
+    let Seen { effect, attempts, holder, contract, last_act, now, .. } = seen;
+    let (holder, contract, last_act) = (holder.as_ref(), contract.as_ref(), last_act.as_ref());
+    ways::words(&Known { effect, attempts, holder, contract, last_act, now: *now }, context)
 }
 
 /// What the command line prints of one effect: what the API does, and what follows from payload and configuration.
