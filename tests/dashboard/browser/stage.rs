@@ -137,8 +137,6 @@ impl<'d> Shop<'d> {
             )
             .await;
         let mail = self.doubtful_mail("welcome-9").await;
-        let (resolved, superseded) =
-            (self.doubtful_mail("welcome-8").await, self.failed("order-B-0/charge", "B-0").await);
         let travelling = self.travelling("order-B-18/charge", "B-18").await;
         let claim = self.claimed("order-B-3/charge", "B-3").await;
         let succeeded = self.settle(&claim, succeeded(&claim)).await;
@@ -166,12 +164,7 @@ impl<'d> Shop<'d> {
         };
         store.pause("mail", &ann).await.expect("pausing works");
         let cancelled = self.due("order-B-17/charge", "B-17").await;
-        let reissue = Verb::Reissue { resolve: None };
-        for (id, verb) in
-            [(cancelled, Verb::Cancel), (resolved, Verb::ResolveNotApplied), (superseded, reissue)]
-        {
-            store.act(id, &verb, &ann, None).await.expect("acting works");
-        }
+        store.act(cancelled, &Verb::Cancel, &ann, None).await.expect("cancelling works");
         let report = Report {
             origin: "https://api.pay.test".into(),
             sign: Sign::Nothing,
