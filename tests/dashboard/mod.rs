@@ -5,6 +5,7 @@ mod actions;
 mod api;
 mod browser;
 mod bulk;
+mod cases;
 mod client;
 mod command;
 mod dev;
