@@ -219,13 +219,16 @@ async fn the_zone_of_whoever_runs_a_command_changes_nothing(db: &TestDatabase) {
                     .current_dir(std::env::temp_dir());
                 said.push(run_ok(&mut command, SOON).await);
             }
-            // How far away it is goes on meanwhile.
-            let exact = |text: &String| text.lines().map(without_distance).collect::<Vec<_>>();
             assert_eq!(exact(&said[0]), exact(&said[1]), "{words:?}");
             assert_eq!(exact(&said[0]), exact(&said[2]), "{words:?}");
             assert!(without_zone(&said[0]).is_empty(), "{words:?}: {:?}", without_zone(&said[0]));
         }
     }
+}
+
+/// Without how far away times are: that goes on meanwhile.
+fn exact(text: &str) -> Vec<&str> {
+    text.lines().map(without_distance).collect()
 }
 
 /// A line up to the distance that stands in brackets at its end.
