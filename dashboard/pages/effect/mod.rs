@@ -148,7 +148,8 @@ fn view(frame: Frame, known: &Known, info: Option<&DownstreamInfo>) -> EffectPag
     let Known { effect, attempts, now, .. } = known;
     let contract = known.contract.as_ref();
     let last_act = known.audit.first();
-    let follows = what_follows(&follow::Known { effect, attempts, holder: info, contract, last_act, now: *now });
+    let follows =
+        what_follows(&follow::Known { effect, attempts, holder: info, contract, last_act, now: *now });
     EffectPage {
         id: effect.id.get(),
         place: place_of(effect),
