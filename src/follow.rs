@@ -383,7 +383,7 @@ fn failed(effect: &Status, attempts: &[LoggedAttempt]) -> Vec<Part> {
 
 const ANSWERED: &str = "Nothing: somebody said that it was not applied, although its downstream answered as if it had been. As long as \
                         the key is remembered there, a retry gets that answer again, and counts as applied. A new effect with a new key:";
-const STORED: &str = "The downstream stored this refusal under the key, so a retry could only replay it. A new effect with a new key:";
+const STORED: &str = "The downstream has stored an answer under the key, so a retry could only replay it. A new effect with a new key:";
 const DROPPED: &str = "Its payload was dropped (retention.payloads, or a redaction), so it cannot be sent again: enqueue a new effect with a new key.";
 const LOG_DROPPED: &str = "Its attempt log was dropped (retention.history), so what the downstream saw is not known here any more and it cannot be sent again. A new effect with a new key:";
 

@@ -167,7 +167,7 @@ pub struct Subject {
     pub pinned: Option<Pinned>,
     /// A new effect took its place.
     pub superseded: bool,
-    /// The vendor stored the refusal under the key: a retry could only replay it.
+    /// The vendor has stored an answer under the key, its refusal or a stranger's: a retry could only replay it.
     pub refusal_stored: bool,
     /// Retention or a person dropped its payload; only a fingerprint tells what the request was.
     pub payload_dropped: bool,

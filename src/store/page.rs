@@ -95,7 +95,7 @@ pub struct Status {
     pub response: Option<Box<serde_json::value::RawValue>>,
     /// Business references; JSON text.
     pub metadata: Option<Box<serde_json::value::RawValue>>,
-    /// The downstream stored its refusal under the key: a retry could only replay it.
+    /// The downstream has stored an answer under the key: a retry could only replay it.
     pub refusal_stored: bool,
     /// Retention, or a person, dropped its payload: it cannot be sent again.
     pub payload_dropped: bool,

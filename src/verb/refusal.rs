@@ -53,7 +53,7 @@ pub enum Refusal {
     Superseded,
     /// The vendor stored the refusal.
     #[error(
-        "the downstream stored its refusal under this key, so a retry could only replay it: reissue it, with a new key"
+        "the downstream has stored an answer under this key, so a retry could only replay it: reissue it, with a new key"
     )]
     RefusalStored,
     /// The payload is gone.
@@ -120,7 +120,7 @@ impl Refusal {
             Self::Expired { .. } => "not to be begun after a time that has passed: resolve them",
             Self::Superseded => "superseded by a new effect",
             Self::RefusalStored => {
-                "the downstream stored its refusal under their key, so a retry could only replay it: reissue them"
+                "the downstream has stored an answer under their key, so a retry could only replay it: reissue them"
             }
             Self::PayloadDropped => "their payload was dropped, so they cannot be sent again",
             Self::LogDropped => {

@@ -96,8 +96,8 @@ const END: &str = "WITH q AS (
   INSERT INTO aftercommit.counters (downstream, state, n, at) SELECT downstream, $2, 1, clock_timestamp() FROM q
 )
 INSERT INTO aftercommit.outcomes (effect_id, token, finished_at, number, sent_before, state, downstream, note, response,
-  response_raw)
-SELECT $1, nextval('aftercommit.tokens'), clock_timestamp(), number, sent_before, $2, downstream, $3, $4::json, $5 FROM q";
+  response_raw, refusal_stored)
+SELECT $1, nextval('aftercommit.tokens'), clock_timestamp(), number, sent_before, $2, downstream, $3, $4::json, $5, $6 FROM q";
 
 const AUDIT: &str = "INSERT INTO aftercommit.audit (at, who, verb, effect_id, from_state, to_state, reason, downstream, from_address, bulk)
 VALUES (clock_timestamp(), $1, $2, $3, $4, $5, $6, $7, $8, $9)";
@@ -152,7 +152,7 @@ async fn act(
         Ok(change) => change,
         Err(refusal) => return Ok(Acted::Refused(refusal)),
     };
-    match apply(tx, id, verb, (actor, &change)).await {
+    match apply(tx, id, (verb, &subject), (actor, &change)).await {
         Ok(()) => {}
         Err(error) => return refused(&change, error),
     }
@@ -224,7 +224,7 @@ fn subject(before: &Status, row: &PgRow) -> Result<Subject, StoreError> {
 async fn apply(
     tx: &mut Tx<'_>,
     id: EffectId,
-    verb: &Verb,
+    (verb, subject): (&Verb, &Subject),
     (actor, change): (&Actor, &Change),
 ) -> Result<(), sqlx::Error> {
     let simple = match change {
@@ -239,10 +239,10 @@ async fn apply(
         }
         Change::Park(why) => return park(tx, id, why, None).await,
         Change::Probe(at, why) => return park(tx, id, why, Some(*at)).await,
-        Change::End(state) => return end(tx, id, verb, (actor, *state)).await,
+        Change::End(state) => return end(tx, id, (verb, subject), (actor, *state)).await,
         Change::Reissue(resolved) => {
             if let Some(state) = resolved {
-                end(tx, id, verb, (actor, *state)).await?;
+                end(tx, id, (verb, subject), (actor, *state)).await?;
             }
             // The trigger that queues the new effect wakes the workers.
             return tx.execute(sql(REISSUE).bind(id.get())).await.map(drop);
@@ -291,7 +291,7 @@ async fn park(
 async fn end(
     tx: &mut Tx<'_>,
     id: EffectId,
-    verb: &Verb,
+    (verb, subject): (&Verb, &Subject),
     (actor, state): (&Actor, State),
 ) -> Result<(), sqlx::Error> {
     let response = match verb {
@@ -319,6 +319,7 @@ async fn end(
         // A success needs no words about what went wrong.
         .bind((state != State::Succeeded).then_some(sentence(&note)))
         .bind(response.json)
-        .bind(response.raw);
+        .bind(response.raw)
+        .bind(state == State::Failed && subject.key_used_before);
     tx.execute(end).await.map(drop)
 }

@@ -262,7 +262,7 @@ async fn end(
         note,
         number: target.number,
         sent_before: target.sent_before,
-        refusal_stored: false,
+        refusal_stored: state == State::Failed && target.subject.key_used_before,
         response,
         first: None,
     };
