@@ -120,7 +120,11 @@ fn unconfirmed(sentence: &str, words: &str) -> Problem {
 
 /// What its operation is called with today, as far as anybody registered it.
 pub(crate) async fn terms(shared: &Shared, effect: &Status) -> Result<Option<RegisteredTerms>, Problem> {
-    Ok(shared.database().terms(&effect.downstream, effect.operation.as_deref()).await?)
+    match shared.database().terms(&effect.downstream, effect.operation.as_deref()).await {
+        // A login at the database that may only view is told less, and still sees the page.
+        Err(error) if error.is_forbidden() => Ok(None),
+        found => Ok(found?),
+    }
 }
 
 /// What the downstream promises today, as far as anybody registered it.

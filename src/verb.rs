@@ -167,7 +167,7 @@ pub struct Subject {
     pub pinned: Option<Pinned>,
     /// A new effect took its place.
     pub superseded: bool,
-    /// The vendor has stored an answer under the key, its refusal or a stranger's: a retry could only replay it.
+    /// The vendor has stored a refusal or a server error under the key: a retry could only replay it.
     pub refusal_stored: bool,
     /// Retention or a person dropped its payload; only a fingerprint tells what the request was.
     pub payload_dropped: bool,
@@ -250,7 +250,7 @@ pub fn judge(
 fn retry(subject: &Subject) -> Result<Change, Refusal> {
     match subject.state {
         State::Failed if subject.superseded => Err(Refusal::Superseded),
-        State::Failed if subject.refusal_stored => Err(Refusal::RefusalStored),
+        State::Failed if subject.refusal_stored || subject.key_used_before => Err(Refusal::RefusalStored),
         State::Failed if subject.payload_dropped => Err(Refusal::PayloadDropped),
         State::Failed if subject.log_dropped => Err(Refusal::LogDropped),
         State::Failed => Ok(Change::NewHistory),

@@ -66,7 +66,7 @@ pub(in crate::pages) fn carried(intent: Option<&Intent>, kind: Option<&str>, vis
 /// To whom or where it goes, as far as that is no matter of the configuration: its target, or whom a mail names.
 fn recipient(intent: &Intent, kind: Option<&str>) -> Option<String> {
     if let Some(target) = &intent.target {
-        return Some(excerpt(target));
+        return Some(excerpt(&shown_target(target, Look::Size)));
     }
     let Content::Json(Some(json)) = &intent.content else { return None };
     let mut all = recipients_of(json).ok().filter(|all| kind == Some("smtp") && !all.is_empty())?;

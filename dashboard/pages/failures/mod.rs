@@ -43,6 +43,8 @@ struct Failures {
     left_out: usize,
     /// Of what was looked at, what a new effect took the place of.
     superseded: Num,
+    /// Older ones were looked at as well.
+    whole: bool,
     /// All of them, where there are any and who looks may act: "Act on all 1,204 failed", and the search.
     all: Option<(String, String)>,
     may_act: bool,
@@ -103,6 +105,7 @@ pub(super) async fn page(
         tabs: tabs(&frame, state),
         searched: searched(&found),
         superseded: Num(causes::superseded(&found.rows)),
+        whole: found.whole,
         all,
         may_act,
         groups,

@@ -48,8 +48,12 @@ const SUBJECT: &str = concat!(
     history_columns!(),
     ", clock_timestamp() AS now_at, sent.request_sha256 AS sent_sha256, today.request_sha256 AS today_sha256,
   today.id AS today_id, today.contract::text AS contract, today.timeout_us,
-  o.superseded_by IS NOT NULL AS superseded, coalesce(o.refusal_stored, false) AS refusal_stored,
-  e.fingerprint IS NOT NULL AS payload_dropped, coalesce(o.kept & 2 = 0, false) AS log_dropped
+  o.superseded_by IS NOT NULL AS superseded, coalesce(o.refusal_stored, q.error_stored, false) AS refusal_stored,
+  e.fingerprint IS NOT NULL AS payload_dropped, coalesce(o.kept & 2 = 0, false) AS log_dropped,
+  -- A replay, and nothing of ours was ever sent before it. Its words may be gone: what a person does writes others.
+  EXISTS (SELECT FROM aftercommit.attempts AS a WHERE a.effect_id = e.id AND a.replayed AND NOT EXISTS (
+    SELECT FROM aftercommit.attempts AS b
+    WHERE b.effect_id = e.id AND b.token < a.token AND b.phase NOT IN ('render', 'connect'))) AS strange_replay
 FROM aftercommit.effects AS e
 LEFT JOIN aftercommit.queue AS q ON q.id = e.id
 LEFT JOIN aftercommit.outcomes AS o ON o.effect_id = e.id
@@ -211,7 +215,7 @@ fn subject(before: &Status, row: &PgRow) -> Result<Subject, StoreError> {
         timeout: Duration::from_micros(
             row::get::<Option<i64>>(row, "timeout_us")?.and_then(|us| u64::try_from(us).ok()).unwrap_or(0),
         ),
-        key_used_before: is_of_a_used_key(before),
+        key_used_before: is_of_a_used_key(before) || row::get(row, "strange_replay")?,
         quiet_at: row::get(row, "quiet_at")?,
         pinned: sent.map(|sent| Pinned { sent, today }),
         superseded: row::get(row, "superseded")?,
@@ -320,6 +324,6 @@ async fn end(
         .bind((state != State::Succeeded).then_some(sentence(&note)))
         .bind(response.json)
         .bind(response.raw)
-        .bind(state == State::Failed && subject.key_used_before);
+        .bind(state == State::Failed && (subject.key_used_before || subject.refusal_stored));
     tx.execute(end).await.map(drop)
 }

@@ -61,6 +61,10 @@ impl Asked<'_> {
                 (Exit::Unreachable, "Something in front of it does not reach it: look whether it runs.")
             }
             500..=599 => (Exit::Failure, "What answers there failed: look at its log."),
+            408 | 429 => {
+                (Exit::Unreachable, "Something in front of it turns requests away for now: try again later.")
+            }
+            413 => (Exit::Usage, "Something in front of it takes no request as large as this."),
             _ if !self.is_the_first() => return self.of_another_version(status.as_str()),
             _ => (Exit::Usage, ADDRESS),
         };
