@@ -10,6 +10,7 @@ mod chart;
 mod claim;
 mod doctor;
 mod endpoints;
+mod exact;
 pub mod identity;
 mod page;
 #[cfg(feature = "postgres")]
@@ -36,6 +37,7 @@ pub use claim::{
 };
 pub use doctor::{Connections, EngineFacts, Examine, Examined, PostgresFacts, Session, SqliteFacts};
 pub use endpoints::Endpoints;
+pub use exact::json_contains;
 pub use page::{
     CAUSES_WINDOW, Content, Count, DownstreamInfo, Filter, Intent, LoggedAttempt, Look, PAGE_MAX, Page,
     SEARCH_WINDOW, Status, WorkerInfo,
@@ -43,7 +45,6 @@ pub use page::{
 pub use probe::{DueProbe, ProbeSettlement, ProbeWant, Probes};
 pub use record::{AuditFilter, Audited, RequestFilter, RequestInfo, RequestPlace, UnknownPlace};
 pub use retain::{AHEAD_MAX, Ahead, Batch, Retain, Retention, Step};
-pub use search::json_contains;
 
 use crate::{
     clock::Timestamp,

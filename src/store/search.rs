@@ -1,11 +1,5 @@
 //! What a filter asks for, and what a page of what was found says: the same for every database, and pure.
 
-mod exact;
-
-#[cfg(feature = "sqlite")]
-pub(super) use exact::Exact;
-pub use exact::json_contains;
-
 use serde_json::{Map, Value};
 
 use super::{Filter, PAGE_MAX, Page, SEARCH_WINDOW, Status};

@@ -16,7 +16,8 @@ use crate::{
     error::StoreError,
     store::{
         Filter, Page,
-        search::{self, Exact, Found, Plan, Source},
+        exact::Exact,
+        search::{self, Found, Plan, Source},
     },
 };
 

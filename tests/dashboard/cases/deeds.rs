@@ -167,16 +167,12 @@ async fn whoever_changes_something_is_in_the_audit_or_nothing_is_changed(db: &Te
 
     let end = full(db).await;
     let before = everything(db).await;
-    let mut failed = 0;
     for deed in DEEDS {
         let answer = done(db, &site, &ids, deed).await;
         assert!(answer.status >= 400, "{deed}: {answer:?}");
-        failed += u32::from(answer.status >= 500);
         assert_eq!(everything(db).await, before, "{deed} left something behind: {answer:?}");
     }
-    // The others are refused before they come to it: what they are about is not there yet.
-    assert!(failed >= 9, "{failed} came as far as the audit");
-
+    // That each of them could have been done is shown now.
     db.sql.execute(end).await;
     for deed in DEEDS.iter().filter(|deed| !deed.ends_with("/skip")) {
         let rows = db.sql.number("SELECT count(*) FROM aftercommit.audit").await;

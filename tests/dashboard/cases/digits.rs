@@ -2,12 +2,13 @@
 //! effect that takes the place of an old one carries the same.
 
 use aftercommit::decision::Decision;
+use aftercommit_dashboard::Role;
 use serde_json::json;
 
 use super::{
     super::{
         Answer,
-        api::{body, get, post, worker},
+        api::{by, post, worker},
         forms,
         reach::{Reach, here_and_there},
     },
@@ -66,7 +67,7 @@ async fn what_is_reissued_carries_every_digit(db: &TestDatabase) {
     let words = json!({ "reason": "the bank forgot it", "confirmation": format!("reissue {id}") });
     let reissued = post(&site, &format!("effects/{id}/reissue"), &with(seen(db, id).await, &words)).await;
     assert_eq!(reissued.status, 200, "{reissued:?}");
-    let new = body(&reissued)["superseded_by"].as_i64().expect("a new effect");
+    let new = db.status(id).await.superseded_by.expect("a new effect").get();
     let claim = worker(db).await.claim_one("pay").await;
     assert_eq!((claim.effect.id.get(), claim.effect.payload.as_deref()), (new, Some(NUMBERS)));
     let page = forms::page(&site, &format!("effects/{new}")).await;
@@ -87,9 +88,11 @@ async fn numbers_in_references_are_shown_and_found_as_they_are(db: &TestDatabase
         ("big", "1234567890123456789012345", true),
         ("big", "1234567890123456789012346", false),
     ] {
-        let page = get(&site, &format!("effects?metadata=%7B%22{name}%22:{number}%7D")).await;
-        let ids = page["effects"].as_array().expect("a list").len();
-        assert_eq!(ids == 1, found, "{name} {number}: {page}");
+        // Not read as JSON: what is in it is more than a parser of ours would hold.
+        let path = format!("effects?metadata=%7B%22{name}%22:{number}%7D");
+        let page = by(&site, Role::Operator, "GET", &path).send().await;
+        let effects = page.body.matches("\"idempotency_key\"").count();
+        assert_eq!((page.status, effects == 1), (200, found), "{name} {number}: {page:?}");
         let list = forms::page(&site, &format!("effects?q=metadata.{name}:{number}")).await;
         assert_eq!(
             list.body.contains(&format!("href=\"./effects/{id}\"")),

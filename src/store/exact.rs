@@ -10,7 +10,7 @@ const DEPTH_MAX: usize = 128;
 
 /// A document, its numbers as they are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::store) enum Exact {
+pub(super) enum Exact {
     Object(BTreeMap<String, Self>),
     Array(Vec<Self>),
     Number(Decimal),
@@ -21,7 +21,7 @@ pub(in crate::store) enum Exact {
 
 /// A number: its digits without zeros at either end, and where they stand.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::store) struct Decimal {
+pub(super) struct Decimal {
     negative: bool,
     digits: String,
     exponent: i64,
@@ -38,7 +38,7 @@ pub fn json_contains(whole: &str, part: &str) -> bool {
 
 impl Exact {
     /// Of a text.
-    pub(in crate::store) fn of(text: &str) -> Option<Self> {
+    pub(super) fn of(text: &str) -> Option<Self> {
         Self::within(text, DEPTH_MAX)
     }
 
@@ -62,7 +62,7 @@ impl Exact {
     }
 
     /// Whether `part` stands in it.
-    pub(in crate::store) fn contains(&self, part: &Self) -> bool {
+    pub(super) fn contains(&self, part: &Self) -> bool {
         match (self, part) {
             (Self::Object(whole), Self::Object(part)) => {
                 part.iter().all(|(name, part)| whole.get(name).is_some_and(|whole| whole.contains(part)))
