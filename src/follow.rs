@@ -20,7 +20,7 @@ use crate::{
     outcome::{Phase, Verdict},
     state::State,
     store::{Audited, DownstreamInfo, LoggedAttempt, PausedBy, Status},
-    verb::Verb,
+    verb::{Verb, is_said_not_applied},
     visible::clean,
 };
 
@@ -378,7 +378,13 @@ fn failed(effect: &Status, attempts: &[LoggedAttempt]) -> Vec<Part> {
     if last.is_some_and(|attempt| attempt.outcome == Verdict::Applied) {
         return vec![Part::Says(ANSWERED.to_owned()), Part::Offers(Way::Reissue(effect.id))];
     }
-    vec![Part::Says("Nothing on its own: it was never applied. Once the cause is removed:".to_owned()), retry]
+    let nothing = if effect.last_error.as_deref().is_some_and(is_said_not_applied) {
+        "Nothing on its own: a person said that it was not applied. If it was after all, a retry may apply it twice; if not, once the \
+         cause is removed:"
+    } else {
+        "Nothing on its own: it was never applied. Once the cause is removed:"
+    };
+    vec![Part::Says(nothing.to_owned()), retry]
 }
 
 const ANSWERED: &str = "Nothing: somebody said that it was not applied, although its downstream answered as if it had been. As long as \

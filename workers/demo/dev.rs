@@ -151,7 +151,7 @@ async fn run_until_stopped(
 fn trial() -> anyhow::Result<Trial> {
     let charge = NewEffect::to("payments").operation("charge");
     let effect = charge.json_text(r#"{"amount":1500,"currency":"jpy","source":"tok_visa"}"#)?;
-    let says = "A charge of 1,500 yen at `payments`, a stand-in in this process: no money moves, and nothing outside hears of it.";
+    let says = "A charge of 1,500 yen at payments, a stand-in in this process: no money moves, and nothing outside hears of it.";
     Ok(Trial { effect, says: says.to_owned() })
 }
 

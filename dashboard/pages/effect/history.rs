@@ -47,7 +47,7 @@ pub(super) fn events(known: &Known) -> Vec<Event> {
         quote: None,
         then: None,
     };
-    events.push(plain(effect.created_at, "", "Written, with the business transaction"));
+    events.push(plain(effect.created_at, "", "Written"));
     let attempted = |attempt| Event {
         then: followed(known, attempt).map(|then| prose(&then)),
         ..attempted(attempt, *now)

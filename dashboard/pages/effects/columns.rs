@@ -68,6 +68,11 @@ impl Columns {
         self.0.contains(&name)
     }
 
+    /// Whether they only have room side by side where what they tell may be broken.
+    pub(super) fn are_many(&self) -> bool {
+        self.0.len() > 6
+    }
+
     /// What a link carries on where the address chose.
     pub(super) fn link(&self) -> String {
         format!("&columns={}", self.0.join(","))
