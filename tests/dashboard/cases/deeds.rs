@@ -67,6 +67,12 @@ async fn written(db: &TestDatabase) -> Ids {
         ids.many.push(failed(db, &worker, "mail", &format!("m{n}")).await.get());
     }
     ids.due = db.insert("pay", "due").await;
+    db.sql
+        .execute(
+            "INSERT INTO aftercommit.endpoints (downstream, name, url, secrets)
+             VALUES ('pay', 'acme', 'https://acme.test/hook', 'env:HOOK_ACME')",
+        )
+        .await;
     ids
 }
 
