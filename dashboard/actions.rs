@@ -19,7 +19,7 @@ use aftercommit::{
     effect::EffectId,
     follow::is_of_a_used_key,
     state::State,
-    store::{Acted, Status},
+    store::{Acted, RegisteredTerms, Status},
     verb::{Actor, Refusal, Resolved, Seen, Subject, Verb, judge},
 };
 use axum::http::StatusCode;
@@ -113,15 +113,23 @@ fn unconfirmed(sentence: &str, words: &str) -> Problem {
         StatusCode::UNPROCESSABLE_ENTITY,
         "confirmation-needed",
         "It has to be confirmed word for word",
-        format!("{sentence} To confirm it, send `confirmation`: \"{words}\", and a reason."),
+        format!("{sentence} To confirm it, say \"{words}\" word for word, and why."),
     )
     .with("confirmation", words)
 }
 
+/// What its operation is called with today, as far as anybody registered it.
+pub(crate) async fn terms(shared: &Shared, effect: &Status) -> Result<Option<RegisteredTerms>, Problem> {
+    match shared.database().terms(&effect.downstream, effect.operation.as_deref()).await {
+        // A login at the database that may only view is told less, and still sees the page.
+        Err(error) if error.is_forbidden() => Ok(None),
+        found => Ok(found?),
+    }
+}
+
 /// What the downstream promises today, as far as anybody registered it.
 pub(crate) async fn contract(shared: &Shared, effect: &Status) -> Result<Option<Contract>, Problem> {
-    let terms = shared.database().terms(&effect.downstream, effect.operation.as_deref()).await?;
-    Ok(terms.map(|terms| terms.contract))
+    Ok(terms(shared, effect).await?.map(|terms| terms.contract))
 }
 
 /// A verb, and what it would do now or why it is refused.
@@ -258,7 +266,7 @@ pub(crate) fn reasonless(verb: &str) -> Problem {
         StatusCode::UNPROCESSABLE_ENTITY,
         "reason-needed",
         "A reason is needed",
-        format!("{verb} needs a reason, for the audit. Say why, and send it again."),
+        format!("{verb} needs a reason, for the audit. Say why."),
     )
 }
 

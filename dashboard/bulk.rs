@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use aftercommit::store::BULK_RATE_MAX as RATE_MAX;
 use aftercommit::{
     clock::Boot,
     error::StoreError,
@@ -290,9 +291,6 @@ async fn one(
     };
     database.bulk_refused(bulk, item.n, outcome, &words).await
 }
-
-/// Faster than this nothing goes: it is as good as no limit.
-pub(crate) const RATE_MAX: u32 = 10_000;
 
 /// One tick per effect.
 fn pace(rate: u32) -> Option<Interval> {

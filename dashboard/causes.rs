@@ -1,7 +1,13 @@
 //! Why effects failed or are in doubt: grouped by what their errors have in common, with numbers, identifiers and keys taken out.
 //!
 //! The pages and the API show the same groups. Each has an id that stands for all that makes its effects alike; a search or a bulk
-//! that names it (`cause:…`) finds the effects of the group, and no others.
+//! that names it (`cause:…`) finds the effects of the group, and no others; with a time behind it (`cause:…-24h`) those that ended, or
+//! were last attempted, within it.
+//!
+//! What a new effect took the place of has no cause: nothing is to be done about it. What people said was not applied has one, whatever
+//! their reasons were.
+
+mod not_done;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,10 +16,17 @@ use aftercommit::{
     effect::EffectId,
     state::State,
     store::{CauseRow, Filter, PAGE_MAX, Page},
+    verb::{SAID_NOT_APPLIED, is_said_not_applied},
     visible::clean,
 };
 
-use crate::{digest::digest, problem::Problem, shared::Shared};
+pub(crate) use not_done::{LINKED_MAX, NotDone, not_done};
+
+use crate::{
+    digest::{digest, is_digest},
+    problem::Problem,
+    shared::Shared,
+};
 
 /// Stands where something was taken out.
 pub(crate) const GAP: &str = "…";
@@ -22,6 +35,33 @@ const LEN_MAX: usize = 240;
 
 /// The states that have causes.
 const STATES: [State; 2] = [State::Failed, State::InDoubt];
+
+/// The cause of what people said was not applied: why they said so differs, and is no cause.
+pub(crate) const SAID: &str = "A person said that it was not applied";
+
+/// The times that a group may be narrowed by: their words, and their hours.
+pub(crate) const SPANS: [(&str, u64); 3] = [("1h", 1), ("24h", 24), ("7d", 168)];
+
+/// A group, or what of it is of the last hours.
+struct Which<'w> {
+    id: &'w str,
+    hours: Option<u64>,
+}
+
+impl<'w> Which<'w> {
+    fn of_word(word: &'w str) -> Option<Self> {
+        let which = match word.split_once('-') {
+            None => Self { id: word, hours: None },
+            Some((id, span)) => Self { id, hours: Some(SPANS.iter().find(|(known, _)| *known == span)?.1) },
+        };
+        is_digest(which.id).then_some(which)
+    }
+}
+
+/// Whether `word` may name a group.
+pub(crate) fn is_cause(word: &str) -> bool {
+    Which::of_word(word).is_some()
+}
 
 /// What makes two failures alike.
 type Alike<'r> = (&'r str, Option<&'r str>, Option<u16>, String);
@@ -58,8 +98,17 @@ impl<'r> Group<'r> {
 
     /// How many of them are of the last hours.
     pub(crate) fn within(&self, hours: u64, now: Timestamp) -> u64 {
-        let since = now.minus(Duration::from_secs(hours * 3_600));
-        count(self.rows.iter().filter(|row| row.at >= since).count())
+        count(self.rows.iter().filter(|row| row.at >= ago(hours, now)).count())
+    }
+
+    /// The word that names those of the last hours, or all.
+    pub(crate) fn word(&self, span: Option<&str>) -> String {
+        span.map_or_else(|| self.id.clone(), |span| format!("{}-{span}", self.id))
+    }
+
+    /// What a search of errors can look for.
+    pub(crate) fn search(&self) -> Option<&str> {
+        if self.cause == SAID { Some(SAID_NOT_APPLIED.trim()) } else { fragment(&self.cause) }
     }
 
     /// The newest of them.
@@ -89,12 +138,27 @@ fn count(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
 
+fn ago(hours: u64, now: Timestamp) -> Timestamp {
+    now.minus(Duration::from_secs(hours * 3_600))
+}
+
+/// How many of these a new effect took the place of.
+pub(crate) fn superseded(rows: &[CauseRow]) -> u64 {
+    count(rows.iter().filter(|row| row.superseded).count())
+}
+
 /// Those of `state` that have the same cause. `hidden` takes away what nobody is shown.
 pub(crate) fn groups(rows: &[CauseRow], state: State, hidden: impl Fn(&str) -> String) -> Vec<Group<'_>> {
     let mut alike: BTreeMap<Alike<'_>, Vec<&CauseRow>> = BTreeMap::new();
-    for row in rows {
-        let cause = cause(&hidden(row.error.as_deref().unwrap_or_default()));
-        let key = (row.downstream.as_str(), row.operation.as_deref(), row.response_status, cause);
+    for row in rows.iter().filter(|row| !row.superseded) {
+        let error = row.error.as_deref().unwrap_or_default();
+        // What the last answer was has nothing to do with what a person found out.
+        let (status, cause) = if state == State::Failed && is_said_not_applied(error) {
+            (None, SAID.to_owned())
+        } else {
+            (row.response_status, cause(&hidden(error)))
+        };
+        let key = (row.downstream.as_str(), row.operation.as_deref(), status, cause);
         alike.entry(key).or_default().push(row);
     }
     alike.into_iter().map(|(key, rows)| Group::of(state, key, rows)).collect()
@@ -109,23 +173,31 @@ pub(crate) struct Members {
     pub(crate) ids: Vec<EffectId>,
 }
 
-/// The effects of the group with this id, among those that a page of causes of the same states and downstream groups. `None`: there
-/// is no such group any more.
+/// The effects of the group that `word` names at `now`, among those that a page of causes of the same states and downstream groups.
+/// `None`: there is no such group any more.
 ///
 /// # Errors
 ///
 /// When the database does not answer.
-pub(crate) async fn members(shared: &Shared, id: &str, filter: &Filter) -> Result<Option<Members>, Problem> {
+pub(crate) async fn members(
+    shared: &Shared,
+    word: &str,
+    (filter, now): (&Filter, Timestamp),
+) -> Result<Option<Members>, Problem> {
+    let Some(which) = Which::of_word(word) else { return Ok(None) };
     let hidden = |error: &str| shared.redaction().words(error).into_owned();
     for state in STATES {
         if !(filter.states.is_empty() || filter.states.contains(&state)) {
             continue;
         }
         let found = shared.eyes().causes(state, filter.downstream.as_deref()).await?;
-        if let Some(group) = groups(&found.rows, state, hidden).into_iter().find(|group| group.id == id) {
-            let mut ids: Vec<EffectId> = group.rows.iter().map(|row| row.id).collect();
+        if let Some(group) = groups(&found.rows, state, hidden).into_iter().find(|group| group.id == which.id)
+        {
+            let is_asked = |row: &&&CauseRow| which.hours.is_none_or(|hours| row.at >= ago(hours, now));
+            let mut ids: Vec<EffectId> = group.rows.iter().filter(is_asked).map(|row| row.id).collect();
             ids.sort_unstable_by(|a, b| b.cmp(a));
-            return Ok(Some(Members { words: group.in_words(state), ids }));
+            let lately = which.hours.map_or_else(String::new, |hours| format!(" (of the last {hours} h)"));
+            return Ok(Some(Members { words: group.in_words(state) + &lately, ids }));
         }
     }
     Ok(None)
@@ -184,7 +256,7 @@ fn cause(error: &str) -> String {
 }
 
 /// The longest part of a cause that every error of it holds: what a search can look for.
-pub(crate) fn fragment(cause: &str) -> Option<&str> {
+fn fragment(cause: &str) -> Option<&str> {
     cause.split(GAP).map(str::trim).filter(|part| part.chars().count() >= 3).max_by_key(|part| part.len())
 }
 
@@ -225,7 +297,43 @@ mod tests {
             operation: operation.map(str::to_owned),
             error: error.map(str::to_owned),
             response_status: status,
+            superseded: false,
             at: Timestamp::from_micros(id),
+        }
+    }
+
+    #[test]
+    fn what_people_said_is_one_cause_whatever_they_said() {
+        let said = |id, status, who: &str| {
+            row(id, Some("charge"), status, Some(&format!("{SAID_NOT_APPLIED}{who}")))
+        };
+        let rows = [
+            said(1, Some(503), "ann: no such charge"),
+            said(2, None, "ben: asked the bank, they saw nothing"),
+            row(3, Some("charge"), None, Some("card declined")),
+            CauseRow { superseded: true, ..said(4, None, "ann: sent anew") },
+        ];
+        let found = groups(&rows, State::Failed, str::to_owned);
+        let mut told: Vec<_> =
+            found.iter().map(|group| (group.cause.as_str(), group.len(), group.search())).collect();
+        told.sort_unstable();
+        assert_eq!(
+            told,
+            [(SAID, 2, Some("resolved as not applied by")), ("card declined", 1, Some("card declined"))]
+        );
+        assert_eq!(superseded(&rows), 1, "nothing is to be done about it");
+    }
+
+    #[test]
+    fn a_group_is_named_whole_or_for_a_time() {
+        let rows = [row(1, None, None, Some("card declined"))];
+        let group = &groups(&rows, State::Failed, str::to_owned)[0];
+        for (word, hours) in [(group.word(None), None), (group.word(Some("7d")), Some(168))] {
+            let which = Which::of_word(&word).unwrap();
+            assert_eq!((which.id, which.hours), (group.id.as_str(), hours));
+        }
+        for other in ["", "-1h", "declined", &format!("{}-2h", group.id), &format!("{}-", group.id)] {
+            assert!(!is_cause(other), "{other}");
         }
     }
 

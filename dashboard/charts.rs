@@ -1,11 +1,17 @@
 //! Charts as SVG, with the same figures in words and as a table. Pure; no style in them but class names, nothing that runs.
 
-use std::{fmt, fmt::Write as _, time::Duration};
+mod rates;
+
+use std::{fmt, fmt::Write as _};
 
 use aftercommit::{
     clock::Timestamp,
     store::{Resolution, Traffic},
 };
+
+pub(crate) use rates::{error_rate, latency};
+
+use crate::pages::parts::Num;
 
 /// How far back a chart looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +61,8 @@ impl Span {
         }
     }
 
-    const fn bars(self) -> i64 {
+    /// As many bars, the one under way included.
+    pub(crate) const fn bars(self) -> u32 {
         match self {
             Self::Hour => 60,
             Self::Day => 24,
@@ -73,8 +80,70 @@ impl Span {
     /// When the first bar begins.
     pub(crate) fn since(self, now: Timestamp) -> Timestamp {
         let current = now.micros().div_euclid(self.bar_micros());
-        Timestamp::from_micros((current - self.bars() + 1).saturating_mul(self.bar_micros()))
+        Timestamp::from_micros((current - i64::from(self.bars()) + 1).saturating_mul(self.bar_micros()))
     }
+
+    /// Each bar's beginning, oldest first.
+    fn starts(self, now: Timestamp) -> Vec<Timestamp> {
+        let since = self.since(now).micros();
+        let at = |bar: u32| since.saturating_add(i64::from(bar).saturating_mul(self.bar_micros()));
+        (0..self.bars()).map(|bar| Timestamp::from_micros(at(bar))).collect()
+    }
+
+    /// Which bar it falls into.
+    fn bar(self, now: Timestamp, at: Timestamp) -> Option<usize> {
+        let bar = (at.micros() - self.since(now).micros()).div_euclid(self.bar_micros());
+        usize::try_from(bar).ok().filter(|_| bar < i64::from(self.bars()))
+    }
+
+    /// A bar's time: the day only where there are several.
+    fn name(self, at: Timestamp) -> String {
+        let text = at.rfc3339();
+        let (day, time) = (text.get(..10).unwrap_or(&text), text.get(11..16).unwrap_or_default());
+        match self {
+            Self::Hour | Self::Day => format!("{time} UTC"),
+            Self::Week => format!("{day} {time} UTC"),
+        }
+    }
+
+    /// The axis: its beginning, middle and end.
+    fn axis(self, now: Timestamp) -> [String; 3] {
+        let starts = self.starts(now);
+        let at = |index: usize| starts.get(index).map(|at| self.name(*at)).unwrap_or_default();
+        [at(0), at(starts.len() / 2), "now".to_owned()]
+    }
+}
+
+/// A chart with all that stands around it: nothing in it is told by the picture alone.
+#[derive(Clone, Debug)]
+pub(crate) struct Plot {
+    /// Its name in the page, and the last word of its table's.
+    pub(crate) id: &'static str,
+    /// The figure that says most, and of what it is.
+    pub(crate) figure: String,
+    pub(crate) what: &'static str,
+    /// What is said beside it, smaller.
+    pub(crate) note: String,
+    /// The chart in a sentence, for who cannot see it.
+    pub(crate) sentence: String,
+    pub(crate) picture: Picture,
+    /// Beginning, middle and end.
+    pub(crate) axis: [String; 3],
+    /// What one bar is: "minute".
+    pub(crate) per: &'static str,
+    /// The table's other columns.
+    pub(crate) columns: Vec<&'static str>,
+    /// Bars that are not empty, newest first: their times and figures.
+    pub(crate) rows: Vec<(String, Vec<String>)>,
+}
+
+/// The picture itself. Its numbers are ours; it holds no text of anybody's.
+#[derive(Clone, Debug)]
+pub(crate) struct Picture {
+    /// The class of its bars.
+    class: &'static str,
+    /// Rows of bars of 0 to 100, the one that stands behind the others first.
+    layers: Vec<Vec<u64>>,
 }
 
 /// One chart: a bar per minute or hour, the one under way included.
@@ -86,6 +155,7 @@ pub(crate) struct Chart {
     pub(crate) class: &'static str,
     /// How far back it looks.
     pub(crate) span: Span,
+    axis: [String; 3],
     /// Each bar's beginning and height, oldest first, without gaps.
     pub(crate) bars: Vec<(Timestamp, u64)>,
 }
@@ -99,20 +169,13 @@ impl Chart {
         traffic: &[Traffic],
         counts: impl Fn(&Traffic) -> bool,
     ) -> Self {
-        let (since, length) = (span.since(now), Duration::from_micros(span.bar_micros().unsigned_abs()));
-        let mut bars: Vec<(Timestamp, u64)> = Vec::new();
-        let mut at = since;
-        for _ in 0..span.bars() {
-            bars.push((at, 0));
-            at = at.plus(length);
-        }
-        for one in traffic.iter().filter(|one| counts(one) && one.at >= since) {
-            let index = (one.at.micros() - since.micros()) / span.bar_micros();
-            if let Some(bar) = usize::try_from(index).ok().and_then(|index| bars.get_mut(index)) {
+        let mut bars: Vec<(Timestamp, u64)> = span.starts(now).into_iter().map(|at| (at, 0)).collect();
+        for one in traffic.iter().filter(|one| counts(one)) {
+            if let Some(bar) = span.bar(now, one.at).and_then(|index| bars.get_mut(index)) {
                 bar.1 = bar.1.saturating_add(one.effects);
             }
         }
-        Self { what, class, span, bars }
+        Self { what, class, span, axis: span.axis(now), bars }
     }
 
     /// All of it.
@@ -135,31 +198,28 @@ impl Chart {
                 self.total(),
                 self.what,
                 self.span.words(),
-                self.name(*at)
+                self.span.name(*at)
             ),
         }
     }
 
-    /// Bars that are not empty, newest first, for the table.
-    pub(crate) fn rows(&self) -> Vec<(String, u64)> {
+    /// With all that stands around it.
+    pub(crate) fn plot(&self) -> Plot {
+        let (most, per) = (self.most(), self.span.per());
+        let at_most = if most > 0 { format!(", at most {} a {per}", Num(most)) } else { String::new() };
         let some = self.bars.iter().rev().filter(|(_, n)| *n > 0);
-        some.map(|(at, n)| (self.name(*at), *n)).collect()
-    }
-
-    /// The axis: its beginning, middle and end.
-    pub(crate) fn axis(&self) -> [String; 3] {
-        let end = || "now".to_owned();
-        let at = |index: usize| self.bars.get(index).map(|(at, _)| self.name(*at)).unwrap_or_default();
-        [at(0), at(self.bars.len() / 2), end()]
-    }
-
-    /// A bar's time: the day only where there are several.
-    fn name(&self, at: Timestamp) -> String {
-        let text = at.rfc3339();
-        let (day, time) = (text.get(..10).unwrap_or(&text), text.get(11..16).unwrap_or_default());
-        match self.span {
-            Span::Hour | Span::Day => format!("{time} UTC"),
-            Span::Week => format!("{day} {time} UTC"),
+        let heights = self.bars.iter().map(|(_, n)| height(*n, most)).collect();
+        Plot {
+            id: self.what,
+            figure: Num(self.total()).to_string(),
+            what: self.what,
+            note: format!("in {}{at_most}", self.span.words()),
+            sentence: self.sentence(),
+            picture: Picture { class: self.class, layers: vec![heights] },
+            axis: self.axis.clone(),
+            per,
+            columns: vec![self.what],
+            rows: some.map(|(at, n)| (self.span.name(*at), vec![Num(*n).to_string()])).collect(),
         }
     }
 }
@@ -167,32 +227,37 @@ impl Chart {
 const WIDTH: u64 = 1_000;
 const HEIGHT: u64 = 100;
 
-/// The picture itself. Its numbers are ours; it holds no text of anybody's.
-impl fmt::Display for Chart {
+/// How high the bar is of one that is `n`, where one of `top` is as high as it gets. What is there at all is seen.
+fn height(n: u64, top: u64) -> u64 {
+    let high = u128::from(n) * u128::from(HEIGHT) / u128::from(top.max(1));
+    if n == 0 { 0 } else { u64::try_from(high).unwrap_or(HEIGHT).clamp(3, HEIGHT) }
+}
+
+impl fmt::Display for Picture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = u64::try_from(self.bars.len()).unwrap_or(1).max(1);
-        let most = self.most().max(1);
+        let bars = self.layers.first().map_or(1, Vec::len).max(1);
+        let count = u64::try_from(bars).unwrap_or(1);
         let step = WIDTH / count;
-        let mut path = String::new();
-        for (index, (_, n)) in (0_u64..).zip(&self.bars) {
-            // What is there at all is seen.
-            let height = if *n == 0 { 0 } else { (n.saturating_mul(HEIGHT) / most).max(3) };
-            if height > 0 {
-                let (x, y, wide) = (index * step, HEIGHT - height, (step * 4 / 5).max(1));
-                write!(path, "M{x} {HEIGHT}V{y}h{wide}V{HEIGHT}z")?;
-            }
-        }
         write!(
             f,
             "<svg class=\"plot {}\" viewBox=\"0 0 {} {HEIGHT}\" preserveAspectRatio=\"none\" aria-hidden=\"true\" \
-             focusable=\"false\"><path d=\"{path}\"/></svg>",
+             focusable=\"false\">",
             self.class,
             step * count,
-        )
+        )?;
+        for layer in &self.layers {
+            let mut path = String::new();
+            for (index, height) in (0_u64..).zip(layer).filter(|(_, height)| **height > 0) {
+                let (x, y, wide) = (index * step, HEIGHT - height, (step * 4 / 5).max(1));
+                write!(path, "M{x} {HEIGHT}V{y}h{wide}V{HEIGHT}z")?;
+            }
+            write!(f, "<path d=\"{path}\"/>")?;
+        }
+        f.write_str("</svg>")
     }
 }
 
-impl askama::filters::HtmlSafe for Chart {}
+impl askama::filters::HtmlSafe for Picture {}
 
 #[cfg(test)]
 mod tests {
@@ -227,15 +292,18 @@ mod tests {
         assert_eq!((chart.bars.len(), chart.total(), chart.most()), (60, 6, 5));
         assert_eq!(chart.bars.last().map(|(at, _)| at.micros()), Some(100 * 60_000_000));
         assert_eq!(chart.sentence(), "6 succeeded in the last hour; at most 5 a minute, at 01:40 UTC.");
-        assert_eq!(chart.rows(), [("01:40 UTC".to_owned(), 5), ("00:41 UTC".to_owned(), 1)]);
-        assert_eq!(chart.axis(), ["00:41 UTC", "01:11 UTC", "now"].map(str::to_owned));
+        let plot = chart.plot();
+        let row = |at: &str, n: &str| (at.to_owned(), vec![n.to_owned()]);
+        assert_eq!(plot.rows, [row("01:40 UTC", "5"), row("00:41 UTC", "1")]);
+        assert_eq!(plot.axis, ["00:41 UTC", "01:11 UTC", "now"].map(str::to_owned));
+        assert_eq!((plot.figure.as_str(), plot.note.as_str()), ("6", "in the last hour, at most 5 a minute"));
     }
 
     #[test]
     fn the_smallest_bar_is_seen_and_the_highest_fits() {
         let chart =
             chart(100, &[traffic(99, State::Succeeded, 1), traffic(100, State::Succeeded, u64::MAX / 200)]);
-        let svg = chart.to_string();
+        let svg = chart.plot().picture.to_string();
         assert!(svg.contains("V97h") && svg.contains("V0h"), "{svg}");
         assert!(!svg.contains("style") && !svg.contains(" on"), "no style and no handler: {svg}");
     }
@@ -244,7 +312,8 @@ mod tests {
     fn without_traffic_there_is_a_sentence_and_no_bar() {
         let chart = chart(100, &[]);
         assert_eq!(chart.sentence(), "None succeeded in the last hour.");
-        assert!(chart.to_string().contains("d=\"\"") && chart.rows().is_empty());
+        let plot = chart.plot();
+        assert!(plot.picture.to_string().contains("d=\"\"") && plot.rows.is_empty(), "{plot:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What is read from the database to be shown: [`Eyes`]. Pages and the API read rows through them and not from the database itself, so
 //! that none of them has to remember what nobody is shown. What a viewer is not shown besides is theirs to leave out.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use aftercommit::{
     clock::Timestamp,
@@ -85,6 +85,21 @@ impl<'a> Eyes<'a> {
         match self.database.intent(id, look).await {
             Ok(intent) => Ok(intent.map(|intent| self.redaction.intent(intent))),
             Err(error) if error.is_forbidden() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What each of these effects sends; nothing where the dashboard's login at the database may only view.
+    pub(crate) async fn intents(
+        &self,
+        ids: &[EffectId],
+        look: Look,
+    ) -> Result<HashMap<EffectId, Intent>, StoreError> {
+        match self.database.intents(ids, look).await {
+            Ok(found) => {
+                Ok(found.into_iter().map(|(id, intent)| (id, self.redaction.intent(intent))).collect())
+            }
+            Err(error) if error.is_forbidden() => Ok(HashMap::new()),
             Err(error) => Err(error),
         }
     }

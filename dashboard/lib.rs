@@ -37,7 +37,7 @@ pub use access::{Guest, Role};
 pub use operations::Operations;
 pub use redaction::{Pattern, Pointer, Redact};
 pub use routes::{Right, Route};
-pub use settings::{Access, BulkLimits, Login, Proxy, Secret, Settings};
+pub use settings::{Access, BulkLimits, KnownAs, Login, Proxy, Secret, Settings, Trial};
 
 use routes::Routes;
 use shared::Shared;

@@ -80,6 +80,11 @@ impl Operations {
         self.0.requests.set(Box::new(counts)).ok();
     }
 
+    /// How the requests that this process guards ended, where it guards any.
+    pub(crate) fn requests(&self) -> Option<RequestCounts> {
+        self.0.requests.get().map(|counts| counts())
+    }
+
     /// The endpoints alone, for a process that serves nothing else.
     pub fn router(&self) -> Router {
         Router::new()

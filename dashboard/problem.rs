@@ -71,6 +71,11 @@ impl Problem {
         self.status
     }
 
+    /// Whether it is of this kind.
+    pub(crate) fn is(&self, name: &str) -> bool {
+        self.name == name
+    }
+
     /// Its title.
     pub(crate) fn title(&self) -> &str {
         &self.title

@@ -20,7 +20,11 @@ pub(crate) const NAMES: [(&str, &str, &str); 10] = [
     ("metadata.NAME:", "metadata.order:A-17", "a business reference"),
     ("error:", "error:\"card declined\"", "words of the last error, in any case"),
     ("age:", "age:>1h", "written longer ago (or age:<1h, more lately) than this: s, m, h, d"),
-    ("created:", "created:>2026-01-31T12:00:00Z", "written after (or created:<…, before) this time"),
+    (
+        "created:",
+        "created:>2026-01-31T12:00:00Z",
+        "written at this time or after it (or created:<…, before it)",
+    ),
     ("id:", "id:17,18", "these numbers"),
     ("cause:", "cause:…", "one group of the failures page, and nothing else: its links write it"),
 ];
@@ -55,7 +59,7 @@ pub(crate) enum Term {
     Younger(Duration),
     /// Written before this.
     Before(Timestamp),
-    /// Written after this.
+    /// Written at this time or after it.
     After(Timestamp),
     /// One of these numbers.
     Ids(Vec<EffectId>),

@@ -319,7 +319,7 @@ fn lacks(role: access::Role, right: Right) -> Problem {
 }
 
 fn read_only() -> Problem {
-    let detail = "The dashboard is read-only (`read_only` in [dashboard]), so nothing can be changed here. Use the command line, or ask \
-                  whoever runs it.";
+    let detail = "The dashboard is read-only (`read_only` in [dashboard]), so nothing can be changed through it. Use the command line at \
+                  the database itself, or ask whoever runs the dashboard.";
     Problem::new(StatusCode::FORBIDDEN, "read-only", "Read-only", detail)
 }

@@ -6,10 +6,18 @@ use std::{
     sync::Arc,
 };
 
-use aftercommit::clock::{Clock, SystemClock};
+use aftercommit::{
+    NewEffect,
+    clock::{Clock, SystemClock},
+    effect::Effect,
+};
 use ipnet::IpNet;
 
 use crate::{Operations, access::Role, redaction::Redact};
+
+/// What a downstream knows an effect by besides its key, or under which name it knows the key (a mail's `Message-ID`): the name there,
+/// and what it is. Whoever has the workers' configuration can tell, as far as the effect is given.
+pub type KnownAs = Arc<dyn Fn(&Effect) -> Option<(&'static str, String)> + Send + Sync>;
 
 /// How a dashboard runs. The default: for whoever is at this machine, who may do everything.
 #[derive(Clone)]
@@ -36,6 +44,20 @@ pub struct Settings {
     pub clock: Arc<dyn Clock>,
     /// Health and metrics of the process that it is part of; `None`: of the database alone.
     pub operations: Option<Operations>,
+    /// What downstreams know effects by; the default knows nothing.
+    pub known_as: KnownAs,
+    /// What somebody may send to see how it goes, as long as there is no effect; `None`: nothing is offered, as everywhere where the
+    /// downstreams are real.
+    pub trial: Option<Trial>,
+}
+
+/// An effect that harms nobody.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// What is written; without a key, so that each is an effect of its own.
+    pub effect: NewEffect,
+    /// Where it goes, and why nothing outside hears of it: a sentence for people.
+    pub says: String,
 }
 
 impl Default for Settings {
@@ -52,6 +74,8 @@ impl Default for Settings {
             bulk: BulkLimits::default(),
             clock: Arc::new(SystemClock),
             operations: None,
+            known_as: Arc::new(|_effect: &Effect| None),
+            trial: None,
         }
     }
 }

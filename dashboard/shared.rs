@@ -145,6 +145,11 @@ impl Shared {
         self.0.downstreams.outdate();
     }
 
+    /// What this process tells of itself.
+    pub(crate) fn operations(&self) -> &Operations {
+        &self.0.operations
+    }
+
     /// What is told to whoever looks.
     pub(crate) fn hub(&self) -> &Hub {
         &self.0.hub

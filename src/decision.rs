@@ -7,6 +7,7 @@ mod probe;
 
 use std::time::Duration;
 
+pub(crate) use probe::{ASKED, IN_VAIN};
 pub use probe::{Doubt, Looked, decide_probe};
 
 use crate::{
@@ -128,7 +129,7 @@ pub fn decide(
     if outcome.replayed && !history.sent_before && !history.uncertain {
         return Decision::Park(case.because(&format!(
             "{KEY_USED_BEFORE}, as our log holds no attempt before this answer: see what stands there under the key; if it is \
-             this effect, resolve it as applied, else as not applied, and write a new effect with a new key"
+             this effect, resolve it as applied, else reissue it, with a new key"
         )));
     }
     match outcome.finding {

@@ -1,5 +1,7 @@
 //! Errors: one small enum per question that the caller can answer.
 
+use sqlx::error::DatabaseError;
+
 use crate::effect::InvalidEffect;
 
 /// The database could not do what it was asked.
@@ -152,6 +154,28 @@ impl StoreError {
         let Self::Database { source, .. } = self else { return None };
         source.as_database_error()?.code().map(std::borrow::Cow::into_owned)
     }
+}
+
+/// What a database said against a value, for whoever gave it: its sentence, its detail, and its hint. Where in which of its functions that
+/// was helps nobody; nor does a detail that repeats the whole row.
+pub fn said_against(said: &dyn DatabaseError) -> String {
+    let repeats_the_row = said.code().is_some_and(|code| matches!(code.as_ref(), "23502" | "23514"));
+    let (detail, hint) = more(said);
+    let parts = [Some(said.message()), detail.filter(|_| !repeats_the_row), hint];
+    parts.into_iter().flatten().map(|part| part.trim_end_matches('.')).collect::<Vec<_>>().join(". ")
+}
+
+/// What it says besides.
+#[cfg(feature = "postgres")]
+fn more(said: &dyn DatabaseError) -> (Option<&str>, Option<&str>) {
+    let said = said.try_downcast_ref::<sqlx::postgres::PgDatabaseError>();
+    said.map_or((None, None), |said| (said.detail(), said.hint()))
+}
+
+/// What it says besides: SQLite says nothing.
+#[cfg(not(feature = "postgres"))]
+fn more(_said: &dyn DatabaseError) -> (Option<&str>, Option<&str>) {
+    (None, None)
 }
 
 /// SQLite's primary result code of an (extended) one. They have at most four digits; a SQLSTATE has five characters.

@@ -5,7 +5,10 @@
 
 mod doubt;
 
-pub use doubt::{is_of_a_used_key, key_protects, sent, sent_once_more, unknown_since};
+pub use doubt::{
+    Asked, Why, asked, asking, is_of_a_used_key, key_protects, sent, sent_once_more, unknown_since,
+    why_unknown,
+};
 
 use crate::{
     clock::{
@@ -16,7 +19,8 @@ use crate::{
     effect::EffectId,
     outcome::{Phase, Verdict},
     state::State,
-    store::{DownstreamInfo, LoggedAttempt, PausedBy, Status},
+    store::{Audited, DownstreamInfo, LoggedAttempt, PausedBy, Status},
+    verb::{Verb, is_said_not_applied},
     visible::clean,
 };
 
@@ -31,6 +35,8 @@ pub struct Known<'a> {
     pub holder: Option<&'a DownstreamInfo>,
     /// What its downstream promises today, as far as that is known here.
     pub contract: Option<&'a Contract>,
+    /// What a person did to it last: that somebody asked to cancel it while it was in flight is said only from this.
+    pub last_act: Option<&'a Audited>,
     /// The database's clock.
     pub now: Timestamp,
 }
@@ -67,17 +73,19 @@ pub enum Way {
     ResolveNotApplied(EffectId),
     /// Put a new effect with a new key in its place.
     Reissue(EffectId),
+    /// Say that one in doubt was not applied, and put a new effect with a new key in its place.
+    ReissueNotApplied(EffectId),
 }
 
 /// What follows, and the ways that change it.
 pub fn what_follows(known: &Known<'_>) -> Vec<Part> {
-    let Known { effect, attempts, now, .. } = *known;
+    let Known { effect, attempts, .. } = *known;
     match effect.state {
         State::Waiting => says("It waits for its prerequisites; nothing is sent before they succeeded."),
         State::Scheduled | State::Ready | State::Retrying => pending(known),
-        State::InFlight => says(&in_flight(effect, now)),
+        State::InFlight => says(&in_flight(known)),
         State::InDoubt => in_doubt(known),
-        State::Succeeded => succeeded(effect),
+        State::Succeeded => succeeded(known),
         State::Failed => failed(effect, attempts),
         State::Cancelled => says("Nothing: it was called off before it was applied."),
         State::Expired => vec![
@@ -225,22 +233,40 @@ fn next(effect: &Status, attempts: &[LoggedAttempt], now: Timestamp) -> String {
     }
 }
 
-fn in_flight(effect: &Status, now: Timestamp) -> String {
+fn in_flight(known: &Known<'_>) -> String {
+    let Known { effect, now, .. } = *known;
     let worker = clean(effect.worker.as_deref().unwrap_or("a worker"));
-    match effect.lease_until {
+    let mut words = match effect.lease_until {
         Some(until) if until > now => {
             format!("{worker} is carrying it out; its lease ends {}.", relative(until, now))
         }
         _ => format!(
             "The lease of {worker} has ended and it has not said what happened; the next sweep of a live worker decides."
         ),
+    };
+    if let Some(asked) = asked_to_cancel(known) {
+        words.push_str(&format!(
+            "\n{asked}. That is a request: what is being sent is not called back. No further attempt is made after this one, and its \
+             outcome decides."
+        ));
     }
+    words
+}
+
+/// Who asked to cancel it while it was in flight, and when. The request holds until the attempt has ended; whatever a person does after
+/// that is another act.
+fn asked_to_cancel(known: &Known<'_>) -> Option<String> {
+    let act = known.last_act.filter(|act| {
+        act.verb == Verb::Cancel.as_str() && act.from_state.as_deref() == Some(State::InFlight.as_str())
+    })?;
+    Some(format!("{} asked to cancel it at {}", clean(&act.who), utc_and_words(act.at, known.now)))
 }
 
 fn in_doubt(known: &Known<'_>) -> Vec<Part> {
     let Known { effect, now, .. } = *known;
     let id = effect.id;
-    let why = effect.last_error.as_deref().unwrap_or("its outcome could not be known");
+    let (why, _) = asked(effect);
+    let why = if why.is_empty() { "its outcome could not be known" } else { why };
     let why = clean(why.trim_end_matches('.'));
     let mut parts = says(&format!(
         "In doubt because {why}.\nIt may or may not have been applied; nothing is sent again on its own.\n"
@@ -251,26 +277,32 @@ fn in_doubt(known: &Known<'_>) -> Vec<Part> {
         if !matches!(parts.last(), Some(Part::Offers(_))) {
             parts.extend(says("\n"));
         }
-    } else if let Some(due) = effect.due_at.filter(|due| *due > now) {
-        parts.extend(says(&format!("The downstream is asked {}.\n", relative(due, now))));
     }
-    if let Some(until) = effect.quiet_at.filter(|until| *until > now) {
-        parts.extend(says(&format!(
-            "Its last request may still be travelling: nobody can resolve or resend it before {}.\n",
-            utc_and_words(until, now)
-        )));
+    if let Some(asking) = asking(effect, now) {
+        parts.extend(says(&format!("{asking}\n")));
     }
     let (place, key) = (clean(&effect.downstream), clean(&effect.idempotency_key));
+    if let Some(until) = effect.quiet_at.filter(|until| *until > now) {
+        // Nothing is offered that would be refused.
+        parts.extend(says(&format!(
+            "Its last request may still be travelling: nobody can resolve, resend or reissue it before {}.\nLook at {place} for the key \
+             {key} meanwhile, and say then what you found.",
+            utc_and_words(until, now)
+        )));
+        return joined(parts);
+    }
     parts.extend([
         Part::Says(format!("Look at {place} for the key {key}, then say what you found:")),
         Part::Offers(Way::ResolveApplied(id)),
         Part::Offers(Way::ResolveNotApplied(id)),
     ]);
     if is_of_a_used_key(effect) {
+        // As long as its key is remembered there, whatever comes under it is dropped: also its own first request.
         parts.extend(says(
             "A resend settles nothing: it would get the same answer or, once the downstream has forgotten the key, act a second \
-             time. What is still wanted is a new effect with a new key.",
+             time. What is not there and still wanted needs a new key:",
         ));
+        parts.push(Part::Offers(Way::ReissueNotApplied(id)));
     } else {
         parts.extend(says(&format!("or send it once more, {}:", sent_once_more(effect, now))));
         parts.push(Part::Offers(Way::Resend(id)));
@@ -293,9 +325,15 @@ fn joined(parts: Vec<Part>) -> Vec<Part> {
     joined
 }
 
-fn succeeded(effect: &Status) -> Vec<Part> {
+fn succeeded(known: &Known<'_>) -> Vec<Part> {
+    let effect = known.effect;
     match effect.last_outcome {
-        Some(Verdict::Applied) | None => says("Nothing: it was applied."),
+        Some(Verdict::Applied) | None => match asked_to_cancel(known) {
+            Some(asked) => says(&format!(
+                "Nothing: it was applied. {asked}: it was in flight by then, which was too late."
+            )),
+            None => says("Nothing: it was applied."),
+        },
         Some(Verdict::Rejected | Verdict::NotApplied | Verdict::Unknown) => vec![
             Part::Says(
                 "Nothing: it counts as applied, though its last attempt did not show it. Who said so:"
@@ -337,10 +375,21 @@ fn failed(effect: &Status, attempts: &[LoggedAttempt]) -> Vec<Part> {
             Part::Says("else enqueue a new effect with a new key.".to_owned()),
         ];
     }
-    vec![Part::Says("Nothing on its own: it was never applied. Once the cause is removed:".to_owned()), retry]
+    if last.is_some_and(|attempt| attempt.outcome == Verdict::Applied) {
+        return vec![Part::Says(ANSWERED.to_owned()), Part::Offers(Way::Reissue(effect.id))];
+    }
+    let nothing = if effect.last_error.as_deref().is_some_and(is_said_not_applied) {
+        "Nothing on its own: a person said that it was not applied. If it was after all, a retry may apply it twice; if not, once the \
+         cause is removed:"
+    } else {
+        "Nothing on its own: it was never applied. Once the cause is removed:"
+    };
+    vec![Part::Says(nothing.to_owned()), retry]
 }
 
-const STORED: &str = "The downstream stored this refusal under the key, so a retry could only replay it. A new effect with a new key:";
+const ANSWERED: &str = "Nothing: somebody said that it was not applied, although its downstream answered as if it had been. As long as \
+                        the key is remembered there, a retry gets that answer again, and counts as applied. A new effect with a new key:";
+const STORED: &str = "The downstream has stored an answer under the key, so a retry could only replay it. A new effect with a new key:";
 const DROPPED: &str = "Its payload was dropped (retention.payloads, or a redaction), so it cannot be sent again: enqueue a new effect with a new key.";
 const LOG_DROPPED: &str = "Its attempt log was dropped (retention.history), so what the downstream saw is not known here any more and it cannot be sent again. A new effect with a new key:";
 

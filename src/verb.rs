@@ -1,11 +1,16 @@
 //! A person's verbs: what each takes, what it does, and why it is refused. Pure; the store applies the change in the
 //! transaction that judged it, with its audit row.
 
+mod outlook;
 mod refusal;
 mod resend;
+mod said;
 
+pub use outlook::{Listed, Outlook, Refused, foresee, looks_beside};
 pub use refusal::Refusal;
 pub use resend::may_apply_twice;
+pub(crate) use said::not_applied;
+pub use said::{SAID_NOT_APPLIED, is_said_not_applied};
 
 use std::time::Duration;
 
@@ -162,7 +167,7 @@ pub struct Subject {
     pub pinned: Option<Pinned>,
     /// A new effect took its place.
     pub superseded: bool,
-    /// The vendor stored the refusal under the key: a retry could only replay it.
+    /// The vendor has stored a refusal or a server error under the key: a retry could only replay it.
     pub refusal_stored: bool,
     /// Retention or a person dropped its payload; only a fingerprint tells what the request was.
     pub payload_dropped: bool,
@@ -245,11 +250,17 @@ pub fn judge(
 fn retry(subject: &Subject) -> Result<Change, Refusal> {
     match subject.state {
         State::Failed if subject.superseded => Err(Refusal::Superseded),
-        State::Failed if subject.refusal_stored => Err(Refusal::RefusalStored),
+        State::Failed if subject.refusal_stored || subject.key_used_before => Err(Refusal::RefusalStored),
         State::Failed if subject.payload_dropped => Err(Refusal::PayloadDropped),
         State::Failed if subject.log_dropped => Err(Refusal::LogDropped),
         State::Failed => Ok(Change::NewHistory),
         State::Scheduled | State::Retrying => Ok(Change::DueNow),
+        State::InDoubt if subject.key_used_before => Err(wrong(
+            "retry",
+            "failed, scheduled or retrying effects",
+            subject,
+            "Its downstream knew the key before: resolve it, or reissue it with a new key.",
+        )),
         State::InDoubt => Err(wrong(
             "retry",
             "failed, scheduled or retrying effects",

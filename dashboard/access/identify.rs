@@ -222,10 +222,10 @@ fn known(login: &Login) -> Known {
 fn unauthorized(access: &Access) -> Problem {
     let detail = match (access.tokens.is_empty(), access.basic.is_empty()) {
         (false, _) => {
-            "Nobody is known to have sent this. Send a token of yours as `Authorization: Bearer TOKEN`, or log in on the page."
+            "Nobody is known to have sent this. A program sends a token of its own as `Authorization: Bearer TOKEN`; a person logs in."
         }
         (true, false) => {
-            "Nobody is known to have sent this. Send name and password by basic authentication, or log in on the page."
+            "Nobody is known to have sent this. A program sends name and password by basic authentication; a person logs in."
         }
         (true, true) => "Nobody is known to have sent this. Come through the proxy that lets people in.",
     };

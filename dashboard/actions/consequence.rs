@@ -9,7 +9,7 @@ use aftercommit::{
     follow::is_of_a_used_key,
     state::State,
     store::Status,
-    verb::{Resolved, Verb, may_apply_twice},
+    verb::{Resolved, Verb, is_said_not_applied, may_apply_twice},
     visible::clean,
 };
 
@@ -33,7 +33,7 @@ pub(crate) fn consequence(
 ) -> Consequence {
     let harmless = |sentence: String| Consequence { sentence, risky: false, type_this: None };
     match verb {
-        Verb::Retry => harmless(retry(effect, now)),
+        Verb::Retry => retry(effect, contract, now),
         Verb::Resend => resend(effect, contract, now),
         Verb::Cancel => harmless(cancel(effect)),
         Verb::ResolveApplied { .. } => harmless(
@@ -52,8 +52,25 @@ pub(crate) fn consequence(
     }
 }
 
-fn retry(effect: &Status, now: Timestamp) -> String {
-    match effect.state {
+fn retry(effect: &Status, contract: Option<&Contract>, now: Timestamp) -> Consequence {
+    let key = clean(&effect.idempotency_key);
+    let said = effect.last_error.as_deref().is_some_and(is_said_not_applied);
+    let sentence = match effect.state {
+        State::Failed if said => {
+            let name = clean(&effect.downstream);
+            // Nobody but that person vouches for it.
+            let wrong = match contract.map(|contract| contract.dedupe) {
+                Some(Dedupe::Key) => format!("it is applied twice once {name} has forgotten the key"),
+                Some(Dedupe::Lookup | Dedupe::None) => {
+                    format!("it will be applied twice: {name} cannot tell a repeated request from a new one")
+                }
+                None => format!("it may be applied twice: nobody knows here what {name} promises about keys"),
+            };
+            format!(
+                "A person said that it was not applied; no answer showed it. It is attempted again from the start, with the same key \
+                 {key}. If that person was wrong, {wrong}."
+            )
+        }
         State::Scheduled | State::Retrying => {
             let instead = effect.due_at.map(|due| format!(" instead of {}", relative(due, now)));
             format!("It is due now{}; what is sent stays the same.", instead.unwrap_or_default())
@@ -65,11 +82,11 @@ fn retry(effect: &Status, now: Timestamp) -> String {
         | State::Succeeded
         | State::Failed
         | State::Cancelled
-        | State::Expired => format!(
-            "It was never applied. It is attempted again from the start, with the same key {}.",
-            clean(&effect.idempotency_key)
-        ),
-    }
+        | State::Expired => {
+            format!("It was never applied. It is attempted again from the start, with the same key {key}.")
+        }
+    };
+    Consequence { sentence, risky: effect.state == State::Failed && said, type_this: None }
 }
 
 fn cancel(effect: &Status) -> String {
@@ -90,7 +107,7 @@ fn resend(effect: &Status, contract: Option<&Contract>, now: Timestamp) -> Conse
     if is_of_a_used_key(effect) {
         let sentence = format!(
             "{name} knew this key before the effect was ever sent. A resend would get the same answer or, once the key is forgotten \
-             there, act a second time: better resolve it, and write a new effect with a new key."
+             there, act a second time: better reissue it, with a new key."
         );
         return Consequence { sentence, risky: true, type_this: Some(type_this) };
     }

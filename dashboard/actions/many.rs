@@ -1,33 +1,29 @@
 //! One verb for many effects: which ones is frozen on the server, once, with the state and the token of each; then
 //! [`crate::bulk`] works through the list.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+mod frozen;
 
 use aftercommit::{
-    effect::EffectId,
+    clock::Timestamp,
     state::State,
-    store::{BULK_MAX, Filter, NewBulk, PAGE_MAX},
-    verb::{Seen, Verb},
+    store::{Filter, NewBulk},
+    verb::{Outlook, Verb},
     visible::clean,
 };
-use axum::http::StatusCode;
 
+use self::frozen::freeze;
 use super::{Consequence, actor, confirmed, reasonless, unusable};
-use crate::{access::Visitor, bulk::RATE_MAX, causes, digest::digest, problem::Problem, shared::Shared};
-
-/// Longer than this nobody waits for a list to be made.
-const COLLECT_MAX: Duration = Duration::from_secs(60);
+use crate::{access::Visitor, bulk::RATE_MAX, problem::Problem, shared::Shared};
 
 /// What somebody wants done to many.
 #[derive(Clone, Debug)]
 pub(crate) struct BulkWish {
     /// Which effects. No states: all that the verb takes.
     pub(crate) filter: Filter,
-    /// Of these only the ones of this group: see [`causes::members`].
+    /// Of these only the ones of this group: see [`crate::causes::members`].
     pub(crate) cause: Option<String>,
+    /// When ages are counted from; `None`: now.
+    pub(crate) at: Option<Timestamp>,
     /// What is to be done.
     pub(crate) verb: Verb,
     /// Why.
@@ -45,12 +41,8 @@ pub(crate) struct BulkWish {
 /// What a bulk would do.
 #[derive(Clone, Debug)]
 pub(crate) struct Preview {
-    /// How many effects it lists.
-    pub(crate) effects: u64,
-    /// Of each downstream.
-    pub(crate) by_downstream: BTreeMap<String, u64>,
-    /// How many match besides: only the oldest are listed.
-    pub(crate) left_out: u64,
+    /// What is told of the list, and of what matches and is not on it.
+    pub(crate) outlook: Outlook,
     /// Stands for the list and for the state and the token of each effect on it, and for the verb.
     pub(crate) digest: String,
     /// What it does to the outside world.
@@ -72,8 +64,8 @@ pub(crate) async fn preview(shared: &Shared, wish: &BulkWish) -> Result<Preview,
 ///
 /// # Errors
 ///
-/// 404 when nothing matches, 409 when the list is not the one that was looked at, 422 when a confirmation or a reason is missing, the
-/// verb does not take one of the filter's states, the rate is none, or too many match.
+/// 404 when nothing matches, 409 when the list is not the one that was looked at, or the verb is refused for all that match, 422 when a
+/// confirmation or a reason is missing, the verb does not take one of the filter's states, the rate is none, or too many match.
 pub(crate) async fn bulk(shared: &Shared, visitor: &Visitor, wish: BulkWish) -> Result<i64, Problem> {
     let reason = wish.reason.clone().filter(|reason| !reason.trim().is_empty());
     if wish.verb.needs_reason() && reason.is_none() {
@@ -81,10 +73,10 @@ pub(crate) async fn bulk(shared: &Shared, visitor: &Visitor, wish: BulkWish) -> 
     }
     let rate = rate(shared, wish.rate)?;
     let frozen = freeze(shared, &wish).await?;
-    if frozen.items.is_empty() {
-        return Err(Problem::not_found("No effect matches: there is nothing to do."));
-    }
     let preview = frozen.preview(&wish);
+    if frozen.items.is_empty() {
+        return Err(nothing_to_do(&preview));
+    }
     // What is confirmed is what was looked at.
     if wish.digest.as_ref().is_some_and(|looked_at| *looked_at != preview.digest) {
         return Err(another_list(&preview));
@@ -101,14 +93,27 @@ pub(crate) async fn bulk(shared: &Shared, visitor: &Visitor, wish: BulkWish) -> 
     Ok(id)
 }
 
+/// Nothing matches, or nothing of what does can be acted on.
+fn nothing_to_do(preview: &Preview) -> Problem {
+    match preview.outlook.refused_in_words() {
+        None => Problem::not_found("No effect matches: there is nothing to do."),
+        Some((sentence, lines)) => {
+            let detail = format!("Nothing was done. {sentence} {}.", lines.join("; "));
+            Problem::conflict("state-forbids", detail)
+        }
+    }
+}
+
 /// What was looked at is not what would be acted on.
 pub(crate) fn another_list(now: &Preview) -> Problem {
-    let effects = effects(usize::try_from(now.effects).unwrap_or(usize::MAX));
+    let effects = effects(usize::try_from(now.outlook.effects).unwrap_or(usize::MAX));
     let detail = format!(
         "What would be acted on is not what you looked at any more: it is {effects} now, and at least one of them came in, went, or \
          changed. Nothing was done. Look at it again, and decide on what it is."
     );
-    Problem::conflict("stale", detail).with("effects", now.effects).with("digest", now.digest.as_str())
+    Problem::conflict("stale", detail)
+        .with("effects", now.outlook.effects)
+        .with("digest", now.digest.as_str())
 }
 
 /// Effects a second, of those that were asked for; 0: as fast as it goes.
@@ -137,109 +142,6 @@ pub(crate) const fn takes(verb: &Verb) -> &'static [State] {
             &[State::Succeeded, State::Failed, State::Cancelled, State::Expired]
         }
         Verb::Cancel => &[State::Waiting, State::Scheduled, State::Ready, State::Retrying, State::InFlight],
-    }
-}
-
-/// The effects as they were seen, oldest first.
-struct Frozen {
-    items: Vec<(EffectId, Seen)>,
-    by_downstream: BTreeMap<String, u64>,
-    left_out: u64,
-    /// The group that they were chosen by, in words.
-    cause: Option<String>,
-}
-
-impl Frozen {
-    fn preview(&self, wish: &BulkWish) -> Preview {
-        Preview {
-            effects: u64::try_from(self.items.len()).unwrap_or(u64::MAX),
-            by_downstream: self.by_downstream.clone(),
-            left_out: self.left_out,
-            digest: self.digest(&wish.verb),
-            consequence: consequence(&wish.verb, self.items.len()),
-        }
-    }
-
-    fn digest(&self, verb: &Verb) -> String {
-        let items =
-            self.items.iter().map(|(id, seen)| format!("{id} {} {}", seen.state.as_str(), seen.token));
-        let parts: Vec<String> = [verb.as_str().to_owned()].into_iter().chain(items).collect();
-        digest(parts.iter().map(String::as_str))
-    }
-}
-
-/// Lists what matches now: pages come newest first, and the oldest are kept.
-async fn freeze(shared: &Shared, wish: &BulkWish) -> Result<Frozen, Problem> {
-    let mut filter = Filter { states: states(wish)?, before: None, limit: PAGE_MAX, ..wish.filter.clone() };
-    // A list of none is no list, and never one of all.
-    if wish.limit == Some(0) {
-        return Err(unusable("limit: write a number from 1; left out, as many are taken as are configured."));
-    }
-    let keep = wish.limit.unwrap_or(u32::MAX).min(shared.settings().bulk.max);
-    let keep = usize::try_from(keep).unwrap_or(usize::MAX).clamp(1, BULK_MAX);
-    let collect = async {
-        let members = match &wish.cause {
-            // Of a group that is gone there is nothing left.
-            Some(cause) => Some(causes::members(shared, cause, &filter).await?.unwrap_or_default()),
-            None => None,
-        };
-        let mut found = VecDeque::new();
-        let mut left_out = 0_u64;
-        loop {
-            // What a bulk acts on is what a list shows.
-            let page = match &members {
-                Some(members) => members.page(shared, &filter).await?,
-                None => shared.eyes().effects(&filter).await?,
-            };
-            for effect in page.effects {
-                if found.len() == keep {
-                    found.pop_front();
-                    left_out += 1;
-                }
-                let seen = Seen { state: effect.state, token: effect.token };
-                found.push_back((effect.id, seen, effect.downstream));
-            }
-            match page.next {
-                Some(next) => filter.before = Some(next),
-                None => return Ok::<_, Problem>((found, left_out, members.map(|members| members.words))),
-            }
-        }
-    };
-    let collected = tokio::time::timeout(COLLECT_MAX, collect).await;
-    let (found, left_out, cause) = collected.map_err(|_late| too_many())??;
-    let mut by_downstream = BTreeMap::new();
-    let mut items = Vec::with_capacity(found.len());
-    for (id, seen, downstream) in found.into_iter().rev() {
-        *by_downstream.entry(downstream).or_default() += 1;
-        items.push((id, seen));
-    }
-    Ok(Frozen { items, by_downstream, left_out, cause })
-}
-
-fn too_many() -> Problem {
-    Problem::new(
-        StatusCode::UNPROCESSABLE_ENTITY,
-        "too-many",
-        "Too many match",
-        format!(
-            "To list what matches took longer than {} s, and nothing was done. Narrow it: by a downstream, by an age.",
-            COLLECT_MAX.as_secs()
-        ),
-    )
-}
-
-/// The states that are asked for, of those that the verb takes.
-fn states(wish: &BulkWish) -> Result<Vec<State>, Problem> {
-    let taken = takes(&wish.verb);
-    if wish.filter.states.is_empty() {
-        return Ok(taken.to_vec());
-    }
-    match wish.filter.states.iter().find(|state| !taken.contains(state)) {
-        None => Ok(wish.filter.states.clone()),
-        Some(other) => {
-            let words: Vec<&str> = taken.iter().map(|state| state.as_str()).collect();
-            Err(unusable(format!("{} takes {}, not {other}.", wish.verb.as_str(), words.join(", "))))
-        }
     }
 }
 

@@ -108,7 +108,7 @@ fn as_it_was(bulk: &BulkInfo) -> Problem {
 /// Nobody ever registered a downstream of this name.
 pub(crate) fn absent_downstream(name: &str) -> Problem {
     Problem::not_found(format!(
-        "No configuration ever made a downstream {} known here. GET downstreams lists what there is.",
+        "No configuration ever made a downstream {} known here. The list of downstreams shows what there is.",
         clean(name)
     ))
 }

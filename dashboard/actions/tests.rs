@@ -166,6 +166,27 @@ fn a_confirmation_is_compared_word_for_word_and_needs_a_reason() {
 }
 
 #[test]
+fn a_retry_of_what_a_person_said_was_not_applied_names_what_follows_if_they_were_wrong() {
+    let said = Status {
+        last_error: Some("resolved as not applied by ann: not in their list".to_owned()),
+        ..effect(State::Failed)
+    };
+    for (dedupe, words) in [
+        (Dedupe::None, "it will be applied twice: payments cannot tell"),
+        (Dedupe::Lookup, "it will be applied twice: payments cannot tell"),
+        (Dedupe::Key, "it is applied twice once payments has forgotten the key"),
+    ] {
+        let contract = Contract { dedupe, ..Contract::none(OnUnknown::Hold) };
+        let told = consequence(&said, &Verb::Retry, Some(&contract), now());
+        assert!(told.risky && told.sentence.contains(words), "{dedupe:?}: {told:?}");
+        assert!(!told.sentence.contains("never applied"), "{told:?}");
+    }
+    let answered = Status { last_error: Some("402: declined".to_owned()), ..effect(State::Failed) };
+    let told = consequence(&answered, &Verb::Retry, None, now());
+    assert!(!told.risky && told.sentence.starts_with("It was never applied."), "{told:?}");
+}
+
+#[test]
 fn every_verb_is_offered_or_refused_with_its_reason() {
     let of = |effect: &Status| choices(effect, None, None, now());
     let offered = |effect: &Status| -> Vec<&'static str> {

@@ -137,7 +137,7 @@ pub(super) struct EffectsQuery {
     error: Option<String>,
     /// Written before this time (RFC 3339).
     created_before: Option<String>,
-    /// Written after this time (RFC 3339).
+    /// Written at this time (RFC 3339) or after it.
     created_after: Option<String>,
     /// Only these numbers, separated by commas.
     #[param(value_type = Option<Vec<i64>>, style = Form, explode = false)]
@@ -159,7 +159,7 @@ impl EffectsQuery {
             })
             .collect::<Result<_, _>>()?;
         let ids = self.id.as_deref().map(|ids| {
-            let number = |word: &str| word.parse().ok().map(EffectId::new);
+            let number = |word: &str| word.parse().ok().filter(|number| *number > 0).map(EffectId::new);
             let ids = list(Some(ids)).map(number).collect::<Option<Vec<_>>>();
             ids.ok_or_else(|| Problem::bad_request("id: write numbers, separated by commas."))
         });
@@ -177,7 +177,7 @@ impl EffectsQuery {
                 .transpose()?,
             created_after: self.created_after.as_deref().map(|text| at("created_after", text)).transpose()?,
             ids: ids.transpose()?.map(few).transpose()?,
-            before: self.before.map(EffectId::new),
+            before: positive("before", self.before)?.map(EffectId::new),
             limit: page(self.limit)?,
         })
     }
@@ -186,6 +186,16 @@ impl EffectsQuery {
 /// Words that are separated by commas.
 fn list(words: Option<&str>) -> impl Iterator<Item = &str> {
     words.unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty())
+}
+
+/// The number of a row, as [`Number`] is one of a path.
+pub(super) fn positive(name: &str, number: Option<i64>) -> Result<Option<i64>, Problem> {
+    match number {
+        Some(number) if number < 1 => Err(Problem::bad_request(format!(
+            "{name}: {number} is no number of anything; write one such as 17."
+        ))),
+        number => Ok(number),
+    }
 }
 
 /// How many rows.

@@ -27,7 +27,8 @@ use crate::{
 
 /// Starts a bulk, or says what it would do.
 ///
-/// Which effects is listed once, now, the oldest first; each is acted on only as long as it is as it was listed. A resend and a
+/// Which effects is listed once, now, the oldest first, without those that the verb is certainly refused for, which a dry run tells
+/// apart (`refused`); each is acted on only as long as it is as it was listed. A resend and a
 /// reissue are confirmed by the verb and the number of effects that a dry run tells. Who decides on what a dry run told sends its
 /// `digest` and the number of its effects as `limit`: where the list is another one by now, nothing is begun.
 #[utoipa::path(
@@ -50,6 +51,7 @@ pub(crate) async fn start(
     let wish = BulkWish {
         verb: verb(&wish)?,
         cause: wish.filter.cause.clone(),
+        at: None,
         filter: filter(wish.filter)?,
         reason: wish.reason,
         rate: wish.rate,
@@ -59,17 +61,7 @@ pub(crate) async fn start(
     };
     if dry_run {
         let preview = actions::preview(&shared, &wish).await?;
-        let json = PreviewJson {
-            dry_run,
-            verb: wish.verb.as_str().to_owned(),
-            effects: preview.effects,
-            by_downstream: preview.by_downstream,
-            left_out: preview.left_out,
-            digest: preview.digest,
-            consequence: preview.consequence.sentence,
-            confirmation: preview.consequence.type_this,
-        };
-        return Ok(Json(json).into_response());
+        return Ok(Json(PreviewJson::of(&wish.verb, preview)).into_response());
     }
     let id = actions::bulk(&shared, &visitor, wish).await?;
     let bulk = find(&shared, id).await?;

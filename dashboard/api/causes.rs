@@ -10,7 +10,7 @@ use super::{
     json::{CauseJson, CausesJson, Time, word},
 };
 use crate::{
-    causes::{Group, fragment, groups},
+    causes::{Group, groups, superseded},
     problem::Problem,
     shared::Shared,
 };
@@ -60,6 +60,7 @@ pub(crate) async fn causes(
     Ok(Json(CausesJson {
         state,
         causes: grouped(&found.rows, state, now, hidden),
+        superseded: superseded(&found.rows),
         searched: found.searched,
         whole: found.whole,
         now: Time(now),
@@ -88,11 +89,12 @@ fn cause(group: Group<'_>, now: Timestamp, hidden: &impl Fn(&str) -> String) -> 
         downstream: group.downstream.to_owned(),
         operation: group.operation.map(str::to_owned),
         response_status: group.status,
-        search: fragment(&group.cause).map(str::to_owned),
+        search: group.search().map(str::to_owned),
         sample: newest.error.as_deref().map(hidden),
         effects: group.len(),
         last_hour: group.within(1, now),
         last_day: group.within(24, now),
+        last_week: group.within(168, now),
         newest: newest.id,
         newest_at: Time(newest.at),
         id: group.id,
@@ -117,6 +119,7 @@ mod tests {
             operation: None,
             error: Some(error.to_owned()),
             response_status: Some(402),
+            superseded: false,
             at: now.minus(Duration::from_secs(hours * 3_600)),
         };
         let rows = [
@@ -130,6 +133,7 @@ mod tests {
         let causes = grouped(&rows, EffectState::Failed, now, str::to_owned);
         let first = &causes[0];
         assert_eq!((first.effects, first.last_hour, first.last_day, first.newest.get()), (3, 1, 2, 9));
+        assert_eq!(first.last_week, 3);
         assert_eq!((first.cause.as_str(), first.search.as_deref()), ("… declined", Some("declined")));
     }
 }

@@ -3,7 +3,7 @@
 use aftercommit::{
     effect::EffectId,
     follow,
-    store::{Look, Status},
+    store::{AuditFilter, Look, Status},
     visible::clean,
 };
 use axum::{Json, extract::State, http::StatusCode};
@@ -22,7 +22,7 @@ use crate::{access::Visitor, actions, problem::Problem, shared::Shared};
 
 /// Effects, newest first.
 ///
-/// State, downstream, key, numbers and metadata are found by an index. Operation, error and times are looked for among the newest
+/// State, downstream, key, numbers, times and metadata are found by an index. Operation and error are looked for among the newest
 /// effects that the others leave, page by page: `searched` says how many this page looked at, and a page may be empty and still
 /// have a `next`.
 #[utoipa::path(
@@ -83,6 +83,8 @@ pub(crate) async fn show(
         None => None,
     };
     let contract = actions::contract(&shared, &effect).await?;
+    let acts =
+        eyes.audit(&AuditFilter { effect: Some(effect.id), limit: 1, ..AuditFilter::default() }).await?;
     let expires_at = intent.as_ref().and_then(|intent| intent.expires_at);
     let choices = actions::choices(&effect, contract.as_ref(), expires_at, now);
     let mut json = EffectJson::from(&effect);
@@ -92,6 +94,7 @@ pub(crate) async fn show(
         attempts: &attempts,
         holder: holder.as_ref(),
         contract: contract.as_ref(),
+        last_act: acts.first(),
         now,
     })));
     json.request = Some(intent.map(|intent| Box::new(SentJson::of(&intent, look))));
@@ -171,5 +174,6 @@ fn way_words(way: &follow::Way) -> String {
         Way::ResolveApplied(id) => format!("POST effects/{id}/resolve, as applied"),
         Way::ResolveNotApplied(id) => format!("POST effects/{id}/resolve, as not_applied"),
         Way::Reissue(id) => format!("POST effects/{id}/reissue"),
+        Way::ReissueNotApplied(id) => format!("POST effects/{id}/reissue, with resolve not_applied"),
     }
 }

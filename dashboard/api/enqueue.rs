@@ -6,7 +6,7 @@ use aftercommit::{
     Enqueued, IdempotencyKey, NewEffect,
     clock::Timestamp,
     effect::{EffectId, InvalidEffect},
-    error::{EnqueueError, StoreError},
+    error::{EnqueueError, StoreError, said_against},
     store::{Look, Status},
     visible::clean,
 };
@@ -122,7 +122,7 @@ async fn target(shared: &Shared, id: EffectId) -> Result<Option<String>, Problem
     Ok(intent.and_then(|intent| intent.target).map(|target| shown_target(&target, Look::Size)))
 }
 
-fn refused(problem: EnqueueError) -> Problem {
+pub(crate) fn refused(problem: EnqueueError) -> Problem {
     match problem {
         EnqueueError::OtherRequest { .. } | EnqueueError::NeedsName { .. } => {
             let detail = format!("{}.", clean(&problem.to_string()));
@@ -132,7 +132,7 @@ fn refused(problem: EnqueueError) -> Problem {
         EnqueueError::Database(problem) => {
             let said = problem
                 .as_database_error()
-                .map(|said| clean(said.message()).trim_end_matches('.').to_owned());
+                .map(|said| clean(&said_against(said)).trim_end_matches('.').to_owned());
             let problem = StoreError::during("enqueueing")(problem);
             match said.filter(|_| problem.is_refused_by_a_check()) {
                 Some(said) => actions::unusable(format!("The effect was refused: {said}.")),

@@ -13,6 +13,9 @@ use super::{
 use crate::{access::Visitor, actions, problem::Problem, shared::Shared};
 
 /// The downstreams: what they promise, what waits for them, and what holds them.
+///
+/// They are read once a second for everybody who looks, since counting what waits reads the queue: `now` says when. What somebody
+/// changed through this dashboard is told at once.
 #[utoipa::path(
     get,
     path = "/downstreams",
@@ -20,9 +23,9 @@ use crate::{access::Visitor, actions, problem::Problem, shared::Shared};
     responses((status = 200, description = "The downstreams", body = DownstreamsJson))
 )]
 pub(crate) async fn downstreams(State(shared): State<Shared>) -> Result<Json<DownstreamsJson>, Problem> {
-    let all = shared.eyes().downstreams().await?;
-    let now = Time(shared.database().now().await?);
-    Ok(Json(DownstreamsJson { downstreams: all.iter().map(DownstreamJson::from).collect(), now }))
+    let read = shared.downstreams().await?;
+    let downstreams = read.value.iter().map(DownstreamJson::from).collect();
+    Ok(Json(DownstreamsJson { downstreams, now: Time(read.as_of) }))
 }
 
 /// Nothing more is sent to the downstream until it is resumed; calls that are under way go on.
@@ -69,6 +72,7 @@ pub(crate) async fn resume(
     one(&shared, &name).await
 }
 
+/// As it is after the act that this answers: what is read for everybody may be of the moment before.
 async fn one(shared: &Shared, name: &str) -> Result<Json<DownstreamJson>, Problem> {
     let all = shared.eyes().downstreams().await?;
     let found = all.iter().find(|info| info.name == name);

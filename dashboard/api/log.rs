@@ -1,8 +1,9 @@
 //! What is known besides effects: about this dashboard, counts, causes, traffic, guarded requests, and who did what.
 
 use aftercommit::{
+    clock::Timestamp,
     effect::EffectId,
-    store::{AuditFilter, RequestFilter, Resolution, SCHEMA_VERSION, UnknownPlace},
+    store::{AuditFilter, LATENCY_BARS_MAX, RequestFilter, Resolution, SCHEMA_VERSION, UnknownPlace},
 };
 use axum::{Json, extract::State};
 use serde::Deserialize;
@@ -10,7 +11,10 @@ use utoipa::IntoParams;
 
 use super::{
     ask::{self, Query},
-    json::{AboutJson, AuditJson, AuditsJson, CountsJson, RequestJson, RequestsJson, Time, TrafficsJson},
+    json::{
+        AboutJson, AuditJson, AuditsJson, CountsJson, EXPIRED, KEPT, LatenciesJson, LatencyJson, RequestJson,
+        RequestsJson, Time, TrafficsJson, request_state,
+    },
 };
 use crate::{access::Visitor, live, problem::Problem, shared::Shared};
 
@@ -68,6 +72,19 @@ pub(crate) struct TrafficQuery {
     per: String,
 }
 
+impl TrafficQuery {
+    fn read(&self) -> Result<(Timestamp, Resolution), Problem> {
+        let per = match self.per.as_str() {
+            "minute" => Resolution::Minute,
+            "hour" => Resolution::Hour,
+            other => {
+                return Err(Problem::bad_request(format!("per: {other:?} is none; write minute or hour.")));
+            }
+        };
+        Ok((ask::at("since", &self.since)?, per))
+    }
+}
+
 fn per() -> utoipa::openapi::schema::ObjectBuilder {
     super::json::word(["minute", "hour"])
 }
@@ -84,14 +101,30 @@ pub(crate) async fn traffic(
     State(shared): State<Shared>,
     Query(asked): Query<TrafficQuery>,
 ) -> Result<Json<TrafficsJson>, Problem> {
-    let per = match asked.per.as_str() {
-        "minute" => Resolution::Minute,
-        "hour" => Resolution::Hour,
-        other => return Err(Problem::bad_request(format!("per: {other:?} is none; write minute or hour."))),
-    };
-    let since = ask::at("since", &asked.since)?;
+    let (since, per) = asked.read()?;
     let traffic = shared.database().traffic(since, per).await?;
     Ok(Json(TrafficsJson::of(&traffic, shared.database().now().await?)))
+}
+
+/// How long the attempts took that ended effects, over time: two hundred minutes or hours at most.
+///
+/// Of a sample: up to five attempts of each sixth of a minute or hour, as long as their history is kept. Refused where the
+/// dashboard's login at the database may only view.
+#[utoipa::path(
+    get,
+    path = "/latencies",
+    tag = "look",
+    params(TrafficQuery),
+    responses((status = 200, description = "The latencies, the oldest first", body = LatenciesJson), (status = 400))
+)]
+pub(crate) async fn latencies(
+    State(shared): State<Shared>,
+    Query(asked): Query<TrafficQuery>,
+) -> Result<Json<LatenciesJson>, Problem> {
+    let (since, per) = asked.read()?;
+    let found = shared.database().latencies(since, LATENCY_BARS_MAX, per).await?;
+    let latencies = found.iter().map(LatencyJson::from).collect();
+    Ok(Json(LatenciesJson { latencies, now: Time(shared.database().now().await?) }))
 }
 
 /// Which guarded requests to list.
@@ -103,6 +136,9 @@ pub(crate) struct RequestsQuery {
     scope: Option<String>,
     /// Only with this key.
     key: Option<String>,
+    /// Only those that are `kept`, or `expired`.
+    #[param(schema_with = request_state)]
+    state: Option<String>,
     /// The `next` of the page before.
     before: Option<String>,
     /// At most this many.
@@ -128,7 +164,13 @@ pub(crate) async fn requests(
         text.parse().map_err(|problem: UnknownPlace| Problem::bad_request(format!("before: {problem}.")))
     };
     let before = asked.before.map(place).transpose()?;
-    let filter = RequestFilter { scope: asked.scope, key: asked.key, before, limit };
+    let expired = asked.state.map(|word| match word.as_str() {
+        KEPT => Ok(false),
+        EXPIRED => Ok(true),
+        other => Err(Problem::bad_request(format!("state: {other:?} is none; write {KEPT} or {EXPIRED}."))),
+    });
+    let expired = expired.transpose()?;
+    let filter = RequestFilter { scope: asked.scope, key: asked.key, expired, before, limit };
     let found = shared.database().requests(&filter).await?;
     let full = found.len() == usize::try_from(limit).unwrap_or(usize::MAX);
     let next = found.last().filter(|_| full).map(|last| last.place().to_string());
@@ -170,10 +212,10 @@ pub(crate) async fn audit(
 ) -> Result<Json<AuditsJson>, Problem> {
     let limit = ask::page(asked.limit)?;
     let filter = AuditFilter {
-        effect: asked.effect.map(EffectId::new),
+        effect: ask::positive("effect", asked.effect)?.map(EffectId::new),
         downstream: asked.downstream,
         who: asked.who,
-        before: asked.before,
+        before: ask::positive("before", asked.before)?,
         limit,
     };
     let rows = shared.eyes().audit(&filter).await?;

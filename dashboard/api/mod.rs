@@ -18,6 +18,7 @@ mod verbs;
 use axum::{extract::DefaultBodyLimit, handler::Handler as _, http::Method};
 
 pub use enqueue::Unwritable;
+pub(crate) use enqueue::refused;
 pub use openapi::openapi;
 
 use crate::routes::{Right, Routes};
@@ -60,6 +61,7 @@ pub(crate) fn routes(routes: &mut Routes) {
     routes.add(get.clone(), "/api/v1/counts", View, log::counts);
     routes.add(get.clone(), "/api/v1/causes", View, causes::causes);
     routes.add(get.clone(), "/api/v1/traffic", View, log::traffic);
+    routes.add(get.clone(), "/api/v1/latencies", View, log::latencies);
     routes.add(get.clone(), "/api/v1/requests", View, log::requests);
     routes.add(get, "/api/v1/audit", View, log::audit);
 }

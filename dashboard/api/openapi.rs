@@ -59,6 +59,7 @@ static DOCUMENT: LazyLock<String> = LazyLock::new(openapi);
         log::counts,
         causes::causes,
         log::traffic,
+        log::latencies,
         log::requests,
         log::audit,
         live::events,

@@ -2,12 +2,14 @@
 //!
 //! The form carries the state and the token that the person saw. What changed meanwhile is shown, never acted on.
 
+mod wanted;
+
 use aftercommit::{
     clock::{Timestamp, words::utc},
     effect::EffectId,
     state::State,
     store::{Acted, Breaker, DownstreamInfo},
-    verb::{Resolved, Seen, Verb},
+    verb::{Refusal, Seen, Verb},
     visible::clean,
 };
 use askama::Template;
@@ -30,11 +32,13 @@ use super::{
     shown, ways,
 };
 use crate::{
-    actions::{self, Consequence, Wish},
+    actions::{self, Choice, Consequence, Wish},
     problem::Problem,
     security::see_other,
     shared::Shared,
 };
+
+use wanted::Wanted;
 
 #[derive(Template)]
 #[template(path = "act.html")]
@@ -50,6 +54,10 @@ struct Ask {
     consequence: Option<Consequence>,
     /// Why it cannot be done.
     refused: Option<Prose>,
+    /// What it will do once nothing can be travelling any more, where nothing else is against it.
+    then: Option<Prose>,
+    /// This page, where it is too early for it.
+    here: Option<String>,
     means: Option<Prose>,
     seen: Seen,
     seen_at: i64,
@@ -74,88 +82,6 @@ struct Changed {
 struct Said {
     reason: String,
     response: String,
-}
-
-/// A verb as a page asks for it.
-#[derive(Clone, Debug)]
-struct Wanted {
-    verb: Verb,
-    /// The word in the path.
-    word: &'static str,
-    /// What becomes of an effect in doubt.
-    found: Option<Resolved>,
-}
-
-impl Wanted {
-    fn of(word: &str, found: Option<&str>, state: State) -> Result<Self, Problem> {
-        let found = match found {
-            Some("applied") => Some(Resolved::Applied),
-            Some("not-applied") => Some(Resolved::NotApplied),
-            Some(_) | None => None,
-        };
-        let (verb, word) = match word {
-            "retry" => (Verb::Retry, "retry"),
-            "resend" => (Verb::Resend, "resend"),
-            "cancel" => (Verb::Cancel, "cancel"),
-            "redact" => (Verb::Redact, "redact"),
-            "resolve" if found == Some(Resolved::Applied) => {
-                (Verb::ResolveApplied { response: None }, "resolve")
-            }
-            "resolve" => (Verb::ResolveNotApplied, "resolve"),
-            // What has ended has nothing to be resolved.
-            "reissue" => (Verb::Reissue { resolve: found.filter(|_| state == State::InDoubt) }, "reissue"),
-            _ => return Err(Problem::no_page()),
-        };
-        Ok(Self { verb, word, found })
-    }
-
-    /// Whether it must be said first what became of the effect.
-    fn asks_as(&self, state: State) -> bool {
-        self.found.is_none()
-            && (self.word == "resolve" || (self.word == "reissue" && state == State::InDoubt))
-    }
-
-    fn found_word(&self) -> &'static str {
-        match self.found {
-            Some(Resolved::Applied) => "applied",
-            Some(Resolved::NotApplied) => "not-applied",
-            None => "",
-        }
-    }
-
-    fn takes_response(&self) -> bool {
-        matches!(self.verb, Verb::ResolveApplied { .. })
-    }
-
-    fn title(&self) -> &'static str {
-        match &self.verb {
-            Verb::Retry => "Retry",
-            Verb::Resend => "Resend",
-            Verb::Cancel => "Cancel",
-            Verb::ResolveApplied { .. } => "Resolve as applied",
-            Verb::ResolveNotApplied if self.found.is_none() => "Resolve",
-            Verb::ResolveNotApplied => "Resolve as not applied",
-            Verb::Redact => "Redact",
-            Verb::Reissue { .. } => "Reissue",
-        }
-    }
-
-    /// What the button says that does it.
-    fn button(&self) -> &'static str {
-        match &self.verb {
-            Verb::Retry => "Retry now",
-            Verb::Resend => "Resend now",
-            Verb::Cancel => "Cancel it",
-            Verb::ResolveApplied { .. } => "It was applied",
-            Verb::ResolveNotApplied => "It was not applied",
-            Verb::Redact => "Redact for good",
-            Verb::Reissue { .. } => "Reissue with a new key",
-        }
-    }
-
-    fn needs_reason(&self, consequence: Option<&Consequence>) -> bool {
-        self.verb.needs_reason() || consequence.is_some_and(|consequence| consequence.type_this.is_some())
-    }
 }
 
 /// `GET /effects/{id}/{verb}`.
@@ -233,10 +159,21 @@ pub(super) async fn act(
             stale(&shared, frame, &known, (wanted, said), (seen, sent.seen_at, problem.detail()))
         }
         Err(problem) if problem.status() == StatusCode::UNPROCESSABLE_ENTITY => {
-            let words = problem.detail().to_owned();
-            again(&shared, frame, id, (wanted, said), (seen, sent.seen_at, &words)).await
+            let words = for_people(&problem);
+            again(&shared, frame, id, (wanted, said), (seen, sent.seen_at, words)).await
         }
         Err(problem) => Err(problem),
+    }
+}
+
+/// What was wrong, for who filled in a form and sent no JSON.
+fn for_people(problem: &Problem) -> &str {
+    if problem.is("confirmation-needed") {
+        "Nothing was done: to confirm it, type the words that are asked for below, as they stand there."
+    } else if problem.is("reason-needed") {
+        "Nothing was done: say why, for the audit."
+    } else {
+        problem.detail()
     }
 }
 
@@ -281,23 +218,38 @@ fn stale(
     Ok((StatusCode::CONFLICT, shown(&page)?).into_response())
 }
 
-fn page(frame: Frame, known: &Known, verb: Wanted, said: Said) -> Ask {
+/// The choice that stands for a verb, whatever a person says with it, as it is at `at`.
+fn outlook(known: &Known, verb: &Wanted, at: Timestamp) -> Option<Result<Consequence, Refusal>> {
+    let is_it = |choice: &Choice| ways::route(&choice.verb).1.split('?').next() == Some(verb.word);
+    known.choices(at).into_iter().find(is_it).map(|choice| choice.outlook)
+}
+
+/// What it does, with what keeps its downstream from being called now.
+fn does(frame: &Frame, known: &Known, verb: &Wanted, at: Timestamp) -> Consequence {
     let effect = &known.effect;
-    let expires_at = known.intent.as_ref().and_then(|intent| intent.expires_at);
-    let choices = actions::choices(effect, known.contract.as_ref(), expires_at, known.now);
-    // One choice stands for a verb whatever a person says with it.
-    let choice =
-        choices.into_iter().find(|choice| ways::route(&choice.verb).1.split('?').next() == Some(verb.word));
-    let mut consequence = actions::consequence(effect, &verb.verb, known.contract.as_ref(), known.now);
+    let mut consequence = actions::consequence(effect, &verb.verb, known.contract.as_ref(), at);
     if matches!(verb.verb, Verb::Retry | Verb::Resend | Verb::Reissue { .. })
         && let Some(info) = frame.downstreams.iter().find(|info| info.name == effect.downstream)
         && let Some(waits) = waits(info)
     {
         consequence.sentence = format!("{} {waits}", consequence.sentence);
     }
-    let refused = choice
-        .and_then(|choice| choice.outlook.err())
-        .map(|refusal| prose(&ways::sentence(&refusal.to_string())));
+    consequence
+}
+
+fn page(frame: Frame, known: &Known, verb: Wanted, said: Said) -> Ask {
+    let (effect, now) = (&known.effect, known.now);
+    let refusal = outlook(known, &verb, now).and_then(Result::err);
+    let then = match &refusal {
+        Some(Refusal::StillTravelling { until }) => {
+            let possible = outlook(known, &verb, *until).is_some_and(|outlook| outlook.is_ok());
+            possible.then(|| prose(&does(&frame, known, &verb, *until).sentence))
+        }
+        Some(_) | None => None,
+    };
+    let too_early = matches!(refusal, Some(Refusal::StillTravelling { .. }));
+    let here = too_early.then(|| verb.href(effect.id.get()));
+    let refused = refusal.map(|refusal| prose(&ways::refused(&refusal, now)));
     let asks_as = verb.asks_as(effect.state);
     let doubt = effect.state == State::InDoubt;
     let title = format!("{} effect {}", verb.title(), effect.id);
@@ -307,13 +259,15 @@ fn page(frame: Frame, known: &Known, verb: Wanted, said: Said) -> Ask {
         badge: Badge::of(effect.state).held(effect.held_by.as_deref()).big(),
         key: text(&effect.idempotency_key),
         asks_as: asks_as && refused.is_none(),
-        consequence: Some(consequence).filter(|_| refused.is_none() && !asks_as),
+        consequence: (refused.is_none() && !asks_as).then(|| does(&frame, known, &verb, now)),
+        then: then.filter(|_| !asks_as),
+        here,
         refused,
-        means: doubt.then(|| prose(&promise::means_now(effect, known.contract.as_ref(), known.now))),
+        means: doubt.then(|| prose(&promise::means_now(effect, known.contract.as_ref(), now))),
         seen: Seen { state: effect.state, token: effect.token },
-        seen_at: known.now.micros(),
+        seen_at: now.micros(),
         last: effect.last_error.as_deref().map(lines),
-        first_sent: effect.first_sent_at.map(|at| Moment::of(at, known.now)),
+        first_sent: effect.first_sent_at.map(|at| Moment::of(at, now)),
         problem: None,
         changed: None,
         frame: frame.at(Place::Effects, &title),
@@ -375,16 +329,5 @@ mod tests {
         for verb in [Verb::Retry, Verb::Resend, Verb::Cancel, Verb::Redact, Verb::ResolveNotApplied] {
             assert!(done(&verb.as_str().replace(' ', "-")).is_some(), "{verb:?}");
         }
-    }
-
-    #[test]
-    fn what_is_in_doubt_is_not_resolved_before_it_is_said_how() {
-        let resolve = Wanted::of("resolve", None, State::InDoubt).unwrap();
-        assert!(resolve.asks_as(State::InDoubt));
-        let reissue = Wanted::of("reissue", Some("applied"), State::InDoubt).unwrap();
-        assert!(!reissue.asks_as(State::InDoubt) && reissue.verb.as_str() == "reissue applied");
-        let ended = Wanted::of("reissue", Some("applied"), State::Failed).unwrap();
-        assert_eq!(ended.verb.as_str(), "reissue");
-        assert!(Wanted::of("drop", None, State::Failed).is_err());
     }
 }

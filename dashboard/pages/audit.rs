@@ -51,8 +51,10 @@ pub(super) async fn page(
 ) -> Result<Response, Problem> {
     let field = |name: &str| asked.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
     let number = |name: &str| {
-        let wrong = |_no_number| Problem::bad_request(format!("`{name}` is a number. Leave it out for all."));
-        field(name).map(|word| word.trim_start_matches('#').parse::<i64>()).transpose().map_err(wrong)
+        let Some(word) = field(name) else { return Ok(None) };
+        let number = word.trim_start_matches('#').parse::<i64>().ok().filter(|number| *number > 0);
+        let wrong = || Problem::bad_request(format!("`{name}` is a number. Leave it out for all."));
+        number.map(Some).ok_or_else(wrong)
     };
     let filter = AuditFilter {
         effect: number("effect")?.map(EffectId::new),

@@ -4,7 +4,8 @@ mod new;
 
 use aftercommit::{
     clock::words::span,
-    store::{BulkInfo, BulkState, Control},
+    effect::EffectId,
+    store::{BULK_REFUSALS_MAX, BulkInfo, BulkState, Control, ItemOutcome},
 };
 use askama::Template;
 use axum::{
@@ -16,10 +17,10 @@ pub(super) use new::{ask, start};
 
 use super::{
     frame::{Frame, Place},
-    parts::{Moment, Num, Text, maybe, text},
+    parts::{Moment, Num, Text, in_query, maybe, plural, text},
     shown,
 };
-use crate::{actions, problem::Problem, routes::Right, security::see_other, shared::Shared};
+use crate::{actions, causes, problem::Problem, routes::Right, security::see_other, shared::Shared};
 
 /// Bulk actions that are listed.
 const LISTED: u32 = 100;
@@ -36,7 +37,9 @@ struct List {
 struct Page {
     frame: Frame,
     one: One,
-    samples: Vec<Text>,
+    not_done: Vec<NotDone>,
+    /// More were not done than are told apart.
+    and_more: bool,
     may_act: bool,
 }
 
@@ -49,6 +52,10 @@ struct One {
     from: Option<Text>,
     reason: Option<Text>,
     state: BulkState,
+    /// What became of it, in words.
+    outcome: String,
+    /// It is over, and not all of it was done.
+    partly: bool,
     total: Num,
     through: Num,
     percent: u64,
@@ -60,6 +67,17 @@ struct One {
     began: Moment,
     ended: Option<Moment>,
     took: Option<String>,
+}
+
+/// Effects that were not acted on for one reason.
+struct NotDone {
+    /// "4 refused".
+    how: String,
+    reason: Text,
+    /// The search for the first of them.
+    search: String,
+    /// How many it finds, and of how many.
+    linked: String,
 }
 
 /// `GET /bulk`.
@@ -78,8 +96,53 @@ pub(super) async fn one(
 ) -> Result<Response, Problem> {
     let info = find(&shared, &id).await?;
     let frame = frame.at(Place::Bulk, &format!("Bulk {}", info.id));
-    let samples = info.samples.iter().map(|sample| text(sample)).collect();
-    shown(&Page { one: bulk(&info, &frame), samples, may_act: frame.visitor.may(Right::Operate), frame })
+    let told = u64::from(BULK_REFUSALS_MAX);
+    let page = Page {
+        one: bulk(&info, &frame),
+        not_done: causes::not_done(&info).iter().map(not_done).collect(),
+        and_more: u64::from(info.refused) + u64::from(info.stale) + u64::from(info.gone) > told,
+        may_act: frame.visitor.may(Right::Operate),
+        frame,
+    };
+    shown(&page)
+}
+
+fn not_done(of: &causes::NotDone) -> NotDone {
+    let how = match of.outcome {
+        ItemOutcome::Refused => "refused",
+        ItemOutcome::Stale => "changed",
+        ItemOutcome::NotFound => "gone",
+    };
+    let ids: Vec<String> = of.ids.iter().map(EffectId::to_string).collect();
+    let linked = match of.effects {
+        1 => format!("effect {}", ids.concat()),
+        n if n > causes::LINKED_MAX as u64 => format!("the first {} of them", ids.len()),
+        n => plural(n, "effect"),
+    };
+    NotDone {
+        how: format!("{} {how}", Num(of.effects)),
+        reason: text(&of.reason),
+        search: in_query(&format!("id:{}", ids.join(","))),
+        linked,
+    }
+}
+
+/// "2 done, 4 refused": what became of the effects. Of one that is not over, how far it is.
+fn outcome(info: &BulkInfo) -> String {
+    let counted = [(info.refused, "refused"), (info.stale, "changed"), (info.gone, "gone")];
+    let others =
+        counted.iter().filter(|(n, _)| *n > 0).map(|(n, word)| format!("{} {word}", Num((*n).into())));
+    let through = info.done.saturating_add(counted.iter().map(|(n, _)| *n).sum());
+    let (through, total) = (u64::from(through), u64::from(info.total));
+    let mut parts = match info.state {
+        BulkState::Running | BulkState::Paused => vec![format!("{} of {}", Num(through), Num(total))],
+        BulkState::Cancelled | BulkState::Finished => vec![format!("{} done", Num(info.done.into()))],
+    };
+    parts.extend(others);
+    if info.state == BulkState::Cancelled && through < total {
+        parts.push(format!("{} not begun", Num(total - through)));
+    }
+    parts.join(", ")
 }
 
 async fn find(shared: &Shared, id: &str) -> Result<BulkInfo, Problem> {
@@ -117,6 +180,8 @@ fn bulk(info: &BulkInfo, frame: &Frame) -> One {
         from: maybe(info.from.as_deref()),
         reason: maybe(info.reason.as_deref()),
         state: info.state,
+        outcome: outcome(info),
+        partly: info.state == BulkState::Finished && info.done < info.total,
         total: Num(total),
         through: Num(through),
         percent: through.saturating_mul(100).checked_div(total).unwrap_or(100),
@@ -132,5 +197,47 @@ fn bulk(info: &BulkInfo, frame: &Frame) -> One {
         began: Moment::short(info.created_at, frame.now),
         ended: info.finished_at.map(|at| Moment::short(at, frame.now)),
         took: info.finished_at.map(|at| span(at.since(info.created_at))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aftercommit::clock::Timestamp;
+
+    use super::*;
+
+    fn info(state: BulkState, [done, refused, stale, gone]: [u32; 4]) -> BulkInfo {
+        BulkInfo {
+            id: 1,
+            verb: "retry".to_owned(),
+            what: "state failed".to_owned(),
+            who: "ann".to_owned(),
+            reason: None,
+            from: None,
+            rate: 0,
+            state,
+            total: 1_206,
+            done,
+            refused,
+            stale,
+            gone,
+            created_at: Timestamp::from_micros(1),
+            finished_at: None,
+            samples: Vec::new(),
+            refusals: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_became_of_it_tells_what_was_refused() {
+        for (state, counts, told) in [
+            (BulkState::Finished, [1_202, 4, 0, 0], "1,202 done, 4 refused"),
+            (BulkState::Finished, [1_206, 0, 0, 0], "1,206 done"),
+            (BulkState::Finished, [1_200, 1, 2, 3], "1,200 done, 1 refused, 2 changed, 3 gone"),
+            (BulkState::Running, [10, 1, 0, 0], "11 of 1,206, 1 refused"),
+            (BulkState::Cancelled, [2, 0, 0, 0], "2 done, 1,204 not begun"),
+        ] {
+            assert_eq!(outcome(&info(state, counts)), told);
+        }
     }
 }

@@ -1,13 +1,14 @@
-//! The inbox: effects whose outcome nobody knows. For each what we know, what its downstream was asked, what the contract means now,
-//! and the ways out.
+//! The inbox: effects whose outcome nobody knows. For each what it is, what we know, what its downstream was asked, what the contract
+//! means now, and the ways out.
+
+mod card;
+
+use std::collections::HashMap;
 
 use aftercommit::{
-    clock::Timestamp,
     effect::EffectId,
-    follow::{key_protects, sent, unknown_since},
-    outcome::Verdict,
     state::State,
-    store::{Filter, LoggedAttempt, Status},
+    store::{Filter, Look, RegisteredTerms, Status},
 };
 use askama::Template;
 use axum::{
@@ -17,14 +18,10 @@ use axum::{
 
 use super::{
     effect::Known,
-    effects::Fields,
+    effects::{Fields, before},
     frame::{Frame, Place},
-    parts::{Moment, Num, Text, in_query, text, verdict},
-    promise,
-    prose::{Prose, prose},
-    row::{Tag, place_of, references},
+    parts::{Num, Text, in_query, text},
     shown,
-    ways::{self, Ways},
 };
 use crate::{
     actions,
@@ -34,6 +31,8 @@ use crate::{
     shared::Shared,
 };
 
+use card::{Card, card};
+
 /// Each is read with its attempts: more than these nobody decides on at one sitting.
 const PAGE: u32 = 20;
 
@@ -42,6 +41,7 @@ const PAGE: u32 = 20;
 struct Inbox {
     frame: Frame,
     cards: Vec<Card>,
+    explained: Vec<Explained>,
     groups: Vec<Group>,
     all: Num,
     of: Option<Text>,
@@ -61,21 +61,14 @@ struct Group {
     here: bool,
 }
 
-struct Card {
-    id: i64,
+/// Why effects of a downstream are in doubt, told once.
+struct Explained {
     place: Text,
-    key: Text,
-    raw_key: String,
-    references: Vec<Tag>,
-    since: Option<Moment>,
-    known: Text,
-    why: Option<Text>,
-    probe: Prose,
-    means: Prose,
-    /// The key still protects.
-    safe: bool,
-    ways: Ways,
+    says: Text,
 }
+
+/// So many bytes of what an effect carries are read for its card.
+const CARRIED: Look = Look::UpTo(64 << 10);
 
 /// `GET /doubt`.
 pub(super) async fn page(
@@ -84,25 +77,18 @@ pub(super) async fn page(
     Query(asked): Query<Fields>,
 ) -> Result<Response, Problem> {
     let of = asked.get("downstream").filter(|name| !name.is_empty()).cloned();
-    let before = asked.get("before").map(|word| {
-        let number = word.parse::<i64>().map(EffectId::new);
-        number.map_err(|_no_number| {
-            Problem::bad_request("`before` is the number of an effect. Begin with the newest page.")
-        })
-    });
+    let before = before(asked.get("before").map(String::as_str))?;
     let frame = frame.at(Place::Doubt, "In doubt");
     let filter = Filter {
         states: vec![State::InDoubt],
         downstream: of.clone(),
-        before: before.transpose()?,
+        before,
         limit: PAGE,
         ..Filter::default()
     };
     let found = shared.eyes().effects(&filter).await?;
-    let mut cards = Vec::with_capacity(found.effects.len());
-    for effect in found.effects {
-        cards.push(card(&shared, &frame, effect).await?);
-    }
+    let known = known(&shared, &frame, found.effects).await?;
+    let cards: Vec<Card> = known.iter().map(|known| card(known, &frame)).collect();
     let mut search = Search::of_state(State::InDoubt);
     if let Some(name) = &of {
         search = search.and(Term::Downstream(name.clone()));
@@ -116,6 +102,7 @@ pub(super) async fn page(
         of: of.as_deref().map(text),
         of_raw: of.unwrap_or_default(),
         may_act: frame.visitor.may(Right::Operate),
+        explained: explained(&cards),
         cards,
         frame,
     })
@@ -131,181 +118,43 @@ fn groups(frame: &Frame, of: Option<&str>) -> Vec<Group> {
     counted.collect()
 }
 
-async fn card(shared: &Shared, frame: &Frame, effect: Status) -> Result<Card, Problem> {
-    let known = Known {
-        attempts: shared.eyes().attempts(effect.id).await?,
-        contract: actions::contract(shared, &effect).await?,
-        audit: Vec::new(),
-        intent: None,
-        now: frame.now,
-        effect,
-    };
-    let (effect, now) = (&known.effect, known.now);
-    let can_probe = known.contract.as_ref().is_some_and(|contract| contract.can_probe);
-    Ok(Card {
-        id: effect.id.get(),
-        place: place_of(effect),
-        key: text(&effect.idempotency_key),
-        raw_key: effect.idempotency_key.clone(),
-        references: references(effect),
-        since: unknown_since(effect, &known.attempts).map(|at| Moment::of(at, now)),
-        known: text(&what_we_know(effect, &known.attempts)),
-        why: effect.last_error.as_deref().map(text),
-        probe: prose(&probe(effect, can_probe, now)),
-        means: prose(&promise::means_now(effect, known.contract.as_ref(), now)),
-        safe: key_protects(effect, now),
-        ways: ways::out_of_doubt(&known, frame),
-    })
+/// The effects of a page with what is known of each. What they carry is read for all of them at once, and what a downstream promises
+/// once for each operation; the attempts are each one's own.
+async fn known(shared: &Shared, frame: &Frame, effects: Vec<Status>) -> Result<Vec<Known>, Problem> {
+    let eyes = shared.eyes();
+    let look = if frame.visitor.sees_content() { CARRIED } else { Look::Size };
+    let ids: Vec<EffectId> = effects.iter().map(|effect| effect.id).collect();
+    let mut intents = if ids.is_empty() { HashMap::new() } else { eyes.intents(&ids, look).await? };
+    let mut terms = HashMap::new();
+    let mut all = Vec::with_capacity(effects.len());
+    for effect in effects {
+        let place = (effect.downstream.clone(), effect.operation.clone());
+        let today: Option<RegisteredTerms> = match terms.get(&place) {
+            Some(today) => Option::clone(today),
+            None => {
+                let today = actions::terms(shared, &effect).await?;
+                terms.insert(place, today.clone());
+                today
+            }
+        };
+        let seen = (eyes.attempts(effect.id).await?, intents.remove(&effect.id));
+        all.push(Known::of(shared, effect, seen, today, frame.now));
+    }
+    Ok(all)
 }
 
-/// The attempts in a sentence or two: those that may have reached the downstream since nobody knows.
-fn what_we_know(effect: &Status, attempts: &[LoggedAttempt]) -> String {
-    let told = |attempt: &LoggedAttempt| {
-        let status =
-            attempt.response_status.map(|status| format!(" with status {status}")).unwrap_or_default();
-        format!("attempt {} ended {}{status}", attempt.attempt, verdict(attempt.outcome))
-    };
-    let (sent, tried) = (sent(effect, attempts), attempts.iter().filter(|attempt| !attempt.late).count());
-    let unknown: Vec<_> = sent.iter().filter(|attempt| attempt.outcome == Verdict::Unknown).collect();
-    let mut words = match (sent.as_slice(), unknown.as_slice()) {
-        (_, _) if attempts.is_empty() => {
-            return "No attempt is in the log: it was found in this state, or its log was dropped."
-                .to_owned();
+/// Why nobody knows of these: each reason once for each downstream, and not beside every effect.
+fn explained(cards: &[Card]) -> Vec<Explained> {
+    let mut told: Vec<(&Text, &str)> = Vec::new();
+    for card in cards {
+        let Some(meaning) = card.meaning.as_deref() else { continue };
+        if !told.contains(&(&card.place, meaning)) {
+            told.push((&card.place, meaning));
         }
-        ([], _) => {
-            return format!(
-                "It was attempted {}, and nothing of that is known to have reached it.",
-                times(tried)
-            );
-        }
-        ([one], _) => format!("It was sent once: {}.", told(one)),
-        ([.., last], []) => format!(
-            "It was sent {}, and none of these is known to have applied it; the last of them: {}.",
-            times(sent.len()),
-            told(last)
-        ),
-        (_, [.., last]) => format!(
-            "It was sent {}, and {} of these may have applied it; the last of them: {}.",
-            times(sent.len()),
-            unknown.len(),
-            told(last)
-        ),
-    };
-    let ruled = attempts.iter().filter(|attempt| {
-        let now = sent.iter().any(|sent| sent.attempt == attempt.attempt);
-        attempt.outcome == Verdict::Unknown && !attempt.late && !now
-    });
-    let ruled = ruled.count();
-    if ruled > 0 {
-        // A person's word is not the downstream's: whoever decides now must know that there was another one.
-        words.push_str(&format!(
-            " It was sent before that, too: {} ended unknown, and somebody said that it had not been applied.",
-            if ruled == 1 { "one attempt".to_owned() } else { format!("{ruled} attempts") }
-        ));
     }
-    if tried > sent.len() + ruled {
-        words.push_str(&format!(
-            " It was attempted {} in all: the others never reached it, or had ended before.",
-            times(tried)
-        ));
-    }
-    words
-}
-
-fn times(n: usize) -> String {
-    if n == 1 { "once".to_owned() } else { format!("{n} times") }
-}
-
-/// What its downstream is asked, and when.
-fn probe(effect: &Status, can_probe: bool, now: Timestamp) -> String {
-    use aftercommit::clock::words::{relative, utc};
-    match (can_probe, effect.due_at.filter(|due| *due > now)) {
-        (true, Some(due)) => format!(
-            "It can be asked: the next question goes out {} ({}). You need not wait for it.",
-            relative(due, now),
-            utc(due)
-        ),
-        (true, None) => "It can be asked, and the next question goes out as soon as a worker has a free slot, unless asking was \
-                         given up."
-            .to_owned(),
-        (false, _) => "It cannot be asked: only somebody who looks there can say.".to_owned(),
-    }
+    let explained = |(place, says): (&Text, &str)| Explained { place: place.clone(), says: text(says) };
+    told.into_iter().map(explained).collect()
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_micros(seconds * 1_000_000)
-    }
-
-    /// One in doubt, whose present history began at the 50th second.
-    pub(in crate::pages) fn effect() -> Status {
-        Status {
-            id: EffectId::new(17),
-            downstream: "pay".to_owned(),
-            operation: None,
-            idempotency_key: "k".to_owned(),
-            state: State::InDoubt,
-            held_by: None,
-            attempts: 5,
-            due_at: None,
-            first_sent_at: Some(at(50)),
-            safe_until: None,
-            lease_until: None,
-            worker: None,
-            last_outcome: Some(Verdict::Unknown),
-            last_error: None,
-            response_status: None,
-            response: None,
-            metadata: None,
-            refusal_stored: false,
-            payload_dropped: false,
-            log_dropped: false,
-            superseded_by: None,
-            created_at: at(1),
-            finished_at: None,
-            token: 1,
-            quiet_at: None,
-            uncertain: true,
-        }
-    }
-
-    fn attempt(n: u32, outcome: Verdict, phase: &str) -> LoggedAttempt {
-        LoggedAttempt {
-            effect_id: EffectId::new(17),
-            attempt: n,
-            token: 1,
-            worker: None,
-            started_at: at(i64::from(n) * 10),
-            ended_at: Some(at(i64::from(n) * 10 + 5)),
-            phase: phase.to_owned(),
-            outcome,
-            response_status: None,
-            error: None,
-            late: false,
-        }
-    }
-
-    #[test]
-    fn only_what_may_have_reached_the_downstream_is_called_sent() {
-        let refused = |n| attempt(n, Verdict::NotApplied, "connect");
-        let timeout = |n| attempt(n, Verdict::Unknown, "answer");
-        let said = |attempts: &[LoggedAttempt]| what_we_know(&effect(), attempts);
-        let others = "It was attempted 5 times in all: the others never reached it, or had ended before.";
-        let wanted = format!("It was sent once: attempt 5 ended unknown. {others}");
-        assert_eq!(said(&[refused(1), refused(2), refused(3), refused(4), timeout(5)]), wanted);
-        let ruled = "It was sent once: attempt 5 ended unknown. It was sent before that, too: one attempt ended unknown, and somebody \
-                     said that it had not been applied.";
-        assert_eq!(said(&[timeout(2), timeout(5)]), ruled);
-        let limited = attempt(6, Verdict::NotApplied, "done");
-        let wanted = "It was sent 2 times, and 1 of these may have applied it; the last of them: attempt 5 ended unknown.";
-        assert_eq!(said(&[timeout(5), limited.clone()]), wanted);
-        let late = LoggedAttempt { late: true, ..limited };
-        assert_eq!(said(&[timeout(5), late]), "It was sent once: attempt 5 ended unknown.");
-        let nothing = "It was attempted once, and nothing of that is known to have reached it.";
-        assert_eq!(said(&[refused(5)]), nothing);
-        assert!(said(&[]).starts_with("No attempt is in the log"));
-    }
-}
+pub(super) mod tests;

@@ -1,6 +1,7 @@
 //! The list of effects: a search, its result a page at a time, and what may be done to all of it.
 
-use std::collections::BTreeMap;
+mod asked;
+mod columns;
 
 use aftercommit::{
     clock::Timestamp,
@@ -11,29 +12,31 @@ use aftercommit::{
 use askama::Template;
 use axum::{
     extract::{Query, State as Shared_},
-    http::StatusCode,
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
+
+pub(super) use asked::Fields;
+
+use asked::{Asked, merged};
+use columns::{Choice, Columns};
 
 use super::{
     PAGE,
     frame::{Frame, Place},
     jump::{self, Jump},
     parts::{Num, Text, in_query, plural, text},
-    row::Row,
+    row::{Limits, Row},
     shown,
 };
 use crate::{
     causes,
     problem::Problem,
     routes::Right,
-    search::{Reference, Search, Term},
+    search::{Search, Term},
     security::see_other,
     shared::Shared,
 };
-
-/// As the address has it.
-pub(super) type Fields = BTreeMap<String, String>;
 
 #[derive(Template)]
 #[template(path = "effects.html")]
@@ -47,6 +50,11 @@ struct Effects {
     suggestions: Vec<String>,
     problems: Vec<Text>,
     rows: Vec<Row>,
+    columns: Columns,
+    choices: Vec<Choice>,
+    /// The columns that the address chose, where it did: as links carry them on, and in a field of the search.
+    link: String,
+    chosen: Option<String>,
     next: Option<i64>,
     paged: bool,
     matching: String,
@@ -89,11 +97,17 @@ const VIEWS: [(&str, &str); 7] = [
 pub(super) async fn page(
     frame: Frame,
     Shared_(shared): Shared_<Shared>,
+    headers: HeaderMap,
     Query(pairs): Query<Vec<(String, String)>>,
 ) -> Result<Response, Problem> {
-    let Asked { said, search, fields, before } = Asked::of(pairs);
+    let Asked { said, search, fields, before, columns, remember } = Asked::of(pairs);
+    if remember {
+        return Ok(columns::remember(columns.as_ref(), &said));
+    }
+    let link = columns.as_ref().map(Columns::link).unwrap_or_default();
+    let listed = |search: &Search| see_other(&format!("effects?q={}{link}", in_query(&search.to_string())));
     if search.problems.is_empty() && !fields.is_empty() {
-        return Ok(see_other(&format!("effects?q={}", in_query(&merged(&search, &fields).to_string()))));
+        return Ok(listed(&merged(&search, &fields)));
     }
     let before = self::before(before.as_deref())?;
     let mut problems: Vec<Text> = search.problems.iter().map(|problem| text(problem)).collect();
@@ -102,9 +116,7 @@ pub(super) async fn page(
     {
         match jump::find(&shared, word).await? {
             Jump::Effect(id) => return Ok(see_other(&format!("effects/{id}"))),
-            Jump::Search(found) => {
-                return Ok(see_other(&format!("effects?q={}", in_query(&found.to_string()))));
-            }
+            Jump::Search(found) => return Ok(listed(&found)),
             Jump::Nothing(why) => problems.push(text(&why)),
         }
     }
@@ -117,11 +129,19 @@ pub(super) async fn page(
     };
     let found = match found {
         Found::Page(page) => page,
-        Found::Texts(texts) => {
-            return Ok(see_other(&format!("effects?q={}", in_query(&texts.to_string()))));
-        }
+        Found::Texts(texts) => return Ok(listed(&texts)),
     };
-    let view = view(frame.at(Place::Effects, "Effects"), &said, &search, problems, (found, before.is_some()));
+    let limits = Limits::of(&shared, &found.effects).await?;
+    let mut view = view(
+        frame.at(Place::Effects, "Effects"),
+        (&said, &search),
+        problems,
+        (found, before.is_some()),
+        &limits,
+    );
+    (view.chosen, view.link) = (columns.as_ref().map(Columns::words), link);
+    view.columns = columns.or_else(|| Columns::remembered(&headers)).unwrap_or_default();
+    view.choices = view.columns.choices();
     let page = shown(&view)?;
     Ok(match (wrong, missing) {
         (true, _) => (StatusCode::BAD_REQUEST, page).into_response(),
@@ -131,85 +151,13 @@ pub(super) async fn page(
 }
 
 /// The page's beginning, where one is given.
-fn before(word: Option<&str>) -> Result<Option<EffectId>, Problem> {
+pub(super) fn before(word: Option<&str>) -> Result<Option<EffectId>, Problem> {
     let Some(word) = word.filter(|word| !word.is_empty()) else { return Ok(None) };
     let number = word.parse::<i64>().ok().filter(|number| *number > 0);
     let number = number.ok_or_else(|| {
         Problem::bad_request("`before` is the number of an effect. Begin with the newest page.")
     })?;
     Ok(Some(EffectId::new(number)))
-}
-
-/// What is asked for: a search, and the fields that a form without scripts sends. What cannot be read of either is a problem: a list
-/// that silently lost a term would be acted on as if it had not.
-#[derive(Debug, Default)]
-struct Asked {
-    said: String,
-    search: Search,
-    /// What fields ask for besides.
-    fields: Vec<Term>,
-    before: Option<String>,
-}
-
-impl Asked {
-    fn of(pairs: Vec<(String, String)>) -> Self {
-        let mut fields = Fields::new();
-        let mut problems = Vec::new();
-        for (name, value) in pairs {
-            let value = value.trim().to_owned();
-            if !KNOWN.contains(&name.as_str()) {
-                problems.push(format!("{name}: is no field that can be asked for"));
-            } else if !value.is_empty() && fields.insert(name.clone(), value).is_some() {
-                problems.push(format!("{name}: stands twice"));
-            }
-        }
-        let said = fields.remove("q").unwrap_or_default();
-        let before = fields.remove("before");
-        let mut search = Search::parse(&said);
-        let fields = terms(&fields, &mut problems);
-        search.problems.extend(problems);
-        Self { said, search, fields, before }
-    }
-}
-
-/// Names that may stand in the address.
-const KNOWN: [&str; 11] =
-    ["q", "before", "done", "state", "downstream", "operation", "key", "error", "reference", "value", "age"];
-
-/// What the fields ask for.
-fn terms(fields: &Fields, problems: &mut Vec<String>) -> Vec<Term> {
-    let field = |name: &str| fields.get(name).cloned();
-    let mut terms = Vec::new();
-    if let Some(word) = field("state") {
-        match word.parse() {
-            Ok(state) => terms.push(Term::State(vec![state])),
-            Err(unknown) => problems.push(format!("state: {unknown}")),
-        }
-    }
-    terms.extend(field("downstream").map(Term::Downstream));
-    terms.extend(field("operation").map(Term::Operation));
-    terms.extend(field("key").map(Term::Key));
-    terms.extend(field("error").map(Term::Error));
-    match (field("reference"), field("value")) {
-        (Some(name), Some(value)) => terms.push(Term::Metadata(Reference::other(&name, &value))),
-        (Some(name), None) => problems.push(format!("reference: say what stands under {name}")),
-        (None, Some(value)) => problems.push(format!("reference: say under which name {value} stands")),
-        (None, None) => {}
-    }
-    if let Some(age) = field("age") {
-        let mut read = Search::parse(&format!("age:{age}"));
-        match (read.terms.pop(), read.terms.is_empty() && read.problems.is_empty()) {
-            (Some(term), true) => terms.push(term),
-            (_, _) => problems.push(format!("age: {age} is none; write >1h, or <30m")),
-        }
-    }
-    terms
-}
-
-/// The search with what the fields ask for: that takes the place of what the search said about the same.
-fn merged(search: &Search, fields: &[Term]) -> Search {
-    let kept = search.terms.iter().filter(|term| fields.iter().all(|new| new.name() != term.name()));
-    Search { terms: kept.chain(fields).cloned().collect(), problems: Vec::new() }
 }
 
 /// What a search found.
@@ -247,17 +195,21 @@ async fn list(
     match search.cause() {
         None => Ok(shared.eyes().effects(&filter).await?),
         Some(cause) => {
-            causes::members(shared, cause, &filter).await?.unwrap_or_default().page(shared, &filter).await
+            causes::members(shared, cause, (&filter, now))
+                .await?
+                .unwrap_or_default()
+                .page(shared, &filter)
+                .await
         }
     }
 }
 
 fn view(
     frame: Frame,
-    said: &str,
-    search: &Search,
+    (said, search): (&str, &Search),
     problems: Vec<Text>,
     (found, paged): (Page, bool),
+    limits: &Limits,
 ) -> Effects {
     let written = search.to_string();
     let counted = search.is_counted().then(|| counted(&frame, search));
@@ -277,7 +229,11 @@ fn view(
         views: views(&frame, &written),
         suggestions: suggestions(&frame),
         problems,
-        rows: found.effects.iter().map(|effect| Row::of(effect, frame.now)).collect(),
+        rows: found.effects.iter().map(|effect| Row::of(effect, frame.now, limits)).collect(),
+        columns: Columns::default(),
+        choices: Vec::new(),
+        link: String::new(),
+        chosen: None,
         next: found.next.map(EffectId::get),
         paged,
         matching: all.map(|all| plural(all.0, "effect")).unwrap_or_default(),
@@ -347,49 +303,4 @@ fn suggestions(frame: &Frame) -> Vec<String> {
     let downstreams = frame.downstreams.iter().map(|info| Term::Downstream(info.name.clone()).to_string());
     let rest = ["operation:", "key:", "metadata.order:", "error:", "age:>1h", "age:<1h", "created:>", "id:"];
     states.into_iter().chain(downstreams).chain(rest.map(str::to_owned)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn asked(pairs: &[(&str, &str)]) -> Asked {
-        Asked::of(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
-    }
-
-    #[test]
-    fn what_fields_say_joins_the_search_and_takes_the_place_of_the_same() {
-        let asked = asked(&[
-            ("q", "state:failed key:k"),
-            ("state", "in_doubt"),
-            ("downstream", "pay"),
-            ("error", ""),
-            ("reference", "order"),
-            ("value", "A-17"),
-            ("age", ">1h"),
-        ]);
-        assert!(asked.search.problems.is_empty(), "{asked:?}");
-        let merged = merged(&asked.search, &asked.fields).to_string();
-        assert_eq!(merged, "key:k state:in_doubt downstream:pay metadata.order:A-17 age:>1h");
-    }
-
-    #[test]
-    fn no_term_is_lost_without_a_word() {
-        for (pairs, named) in [
-            (&[("q", "state:failed age:1h"), ("downstream", "pay")][..], "age"),
-            (&[("q", "state:bogus"), ("downstream", "pay")], "bogus"),
-            (&[("state", "bogus")], "bogus"),
-            (&[("age", "bogus")], "bogus"),
-            (&[("age", ">1h state:failed")], "age"),
-            (&[("reference", "order")], "order"),
-            (&[("value", "A-17")], "A-17"),
-            (&[("status", "failed")], "status"),
-            (&[("state", "failed"), ("state", "in_doubt")], "state"),
-            (&[("q", "state:failed"), ("q", "key:k")], "q"),
-        ] {
-            let asked = asked(pairs);
-            let told = asked.search.problems.join("; ");
-            assert!(told.contains(named), "{pairs:?}: {asked:?}");
-        }
-    }
 }

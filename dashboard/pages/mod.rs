@@ -18,11 +18,12 @@ mod frame;
 mod json;
 mod jump;
 mod overview;
-mod parts;
+pub(crate) mod parts;
 mod promise;
 pub(crate) mod prose;
 mod requests;
 mod row;
+mod trial;
 mod ways;
 mod workers;
 
@@ -76,7 +77,8 @@ pub(crate) fn routes(routes: &mut Routes) {
     routes.add(post.clone(), "/bulk/{id}/{control}", Right::Operate, bulk::control);
     routes.add(get.clone(), "/downstreams", Right::View, downstreams::page);
     routes.add(get.clone(), "/downstreams/{name}/{verb}", Right::Operate, downstreams::ask);
-    routes.add(post, "/downstreams/{name}/{verb}", Right::Operate, downstreams::act);
+    routes.add(post.clone(), "/downstreams/{name}/{verb}", Right::Operate, downstreams::act);
+    routes.add(post, "/trial", Right::Operate, trial::send);
     routes.add(get.clone(), "/workers", Right::View, workers::page);
     routes.add(get.clone(), "/requests", Right::View, requests::page);
     routes.add(get.clone(), "/audit", Right::View, audit::page);

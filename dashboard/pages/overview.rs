@@ -1,9 +1,10 @@
 //! The overview: what needs a decision, then how the fleet does.
 
 use aftercommit::{
-    clock::words::span,
+    clock::{Timestamp, words},
+    error::StoreError,
     state::State,
-    store::{Breaker, DownstreamInfo, EngineFacts, Filter, Status},
+    store::{Breaker, DownstreamInfo, EngineFacts, Filter, Status, Traffic},
 };
 use askama::Template;
 use axum::{
@@ -18,8 +19,9 @@ use super::{
     shown,
 };
 use crate::{
-    charts::{Chart, Span},
+    charts::{self, Chart, Plot, Span},
     problem::Problem,
+    routes::Right,
     search::{Search, Term},
     shared::Shared,
 };
@@ -41,11 +43,13 @@ struct Overview {
     calm: Option<String>,
     doubts: Vec<Doubt>,
     doubts_in_all: Num,
-    charts: Vec<Chart>,
+    charts: Vec<Plot>,
     span: Span,
     rows: Vec<Row>,
     /// Nothing was ever enqueued.
     first_run: bool,
+    /// What can be sent to try it, in words, for who may.
+    trial: Option<Text>,
     /// The name of the table, as this database has it.
     table: &'static str,
 }
@@ -101,11 +105,7 @@ pub(super) async fn page(
     let span = span.unwrap_or_default();
     let mut frame = frame.at(Place::Overview, "Overview");
     warn(&mut frame);
-    let database = shared.database();
-    let traffic = database.traffic(span.since(frame.now), span.resolution()).await?;
-    let chart =
-        |what, class, state| Chart::of((what, class), span, frame.now, &traffic, |one| one.state == state);
-    let charts = vec![chart("succeeded", "good", State::Succeeded), chart("failed", "bad", State::Failed)];
+    let (succeeded, charts) = courses(&shared, span, frame.now).await?;
     let in_doubt = frame.count(&[State::InDoubt]);
     let doubts = if in_doubt.is_zero() {
         Vec::new()
@@ -113,21 +113,43 @@ pub(super) async fn page(
         let filter = Filter { states: vec![State::InDoubt], limit: DOUBTS, ..Filter::default() };
         shared.eyes().effects(&filter).await?.effects.iter().map(|effect| doubt(effect, &frame)).collect()
     };
+    let trial = shared.settings().trial.as_ref();
     let rows = frame.downstreams.iter().map(|info| row(info, &frame)).collect();
     let first_run = frame.total().is_zero();
-    let sqlite = first_run && matches!(database.examine().await?.engine, EngineFacts::Sqlite(_));
+    let sqlite = first_run && matches!(shared.database().examine().await?.engine, EngineFacts::Sqlite(_));
     shown(&Overview {
         tiles: tiles(&frame),
-        calm: calm(&frame, &charts),
+        calm: calm(&frame, &succeeded),
         doubts,
         doubts_in_all: in_doubt,
         charts,
         span,
         rows,
         first_run,
+        trial: trial.filter(|_| frame.visitor.may(Right::Operate)).map(|trial| text(&trial.says)),
         table: if sqlite { "aftercommit_effects" } else { "aftercommit.effects" },
         frame,
     })
+}
+
+/// How things went: what succeeded in a sentence, and the charts. All is read from sums that are kept, but for the latency: that is of a
+/// sample of the log, which a login at the database that may only view cannot read.
+async fn courses(shared: &Shared, span: Span, now: Timestamp) -> Result<(String, Vec<Plot>), Problem> {
+    let (database, since) = (shared.database(), span.since(now));
+    let traffic = database.traffic(since, span.resolution()).await?;
+    let chart = |what, class, state| {
+        Chart::of((what, class), span, now, &traffic, |one: &Traffic| one.state == state)
+    };
+    let succeeded = chart("succeeded", "good", State::Succeeded);
+    let failed = chart("failed", "bad", State::Failed);
+    let mut charts = vec![succeeded.plot(), failed.plot(), charts::error_rate(span, now, &traffic)];
+    match database.latencies(since, span.bars(), span.resolution()).await {
+        Ok(latencies) => charts.push(charts::latency(span, now, &latencies)),
+        // The least of what is told here: without it the page still says what needs a decision.
+        Err(problem) if problem.is_forbidden() || matches!(problem, StoreError::TooSlow { .. }) => {}
+        Err(problem) => return Err(problem.into()),
+    }
+    Ok((succeeded.sentence(), charts))
 }
 
 /// What people must not overlook.
@@ -143,13 +165,12 @@ fn warn(frame: &mut Frame) {
 }
 
 /// Whether nothing needs anybody, and what goes on.
-fn calm(frame: &Frame, charts: &[Chart]) -> Option<String> {
+fn calm(frame: &Frame, succeeded: &str) -> Option<String> {
     let needs = frame.count(&[State::InDoubt, State::Failed]);
     if !needs.is_zero() || !frame.banners.is_empty() || frame.total().is_zero() {
         return None;
     }
     let moving = frame.count(&[State::Ready, State::InFlight, State::Retrying]);
-    let succeeded = charts.first().map(Chart::sentence).unwrap_or_default();
     Some(match moving {
         Num(0) => format!("No effect is in doubt or failed, and none is due. {succeeded}"),
         moving => format!("No effect is in doubt or failed; {moving} on their way. {succeeded}"),
@@ -167,7 +188,7 @@ fn tiles(frame: &Frame) -> Vec<Tile> {
     };
     let oldest = frame.downstreams.iter().filter_map(|info| info.oldest_due_at).min();
     let oldest = match oldest {
-        Some(due) if due < frame.now => format!("oldest for {}", span(frame.now.since(due))),
+        Some(due) if due < frame.now => format!("oldest for {}", words::span(frame.now.since(due))),
         Some(_) | None => "nothing waits".to_owned(),
     };
     vec![

@@ -6,8 +6,8 @@ use std::{borrow::Cow, collections::BTreeMap};
 use aftercommit::{
     downstream::endpoint::{Disabled, Endpoint},
     store::{
-        Audited, BulkInfo, CauseRow, Content, DownstreamInfo, Filter, Intent, LoggedAttempt, PausedBy,
-        Status, identity::Hold,
+        Audited, BulkInfo, BulkRefusal, CauseRow, Content, DownstreamInfo, Filter, Intent, LoggedAttempt,
+        PausedBy, Status, identity::Hold, json_contains,
     },
 };
 use serde_json::{Value, value::RawValue};
@@ -64,10 +64,13 @@ impl Redaction {
 
     pub(crate) fn bulk(&self, bulk: BulkInfo) -> BulkInfo {
         let samples = bulk.samples.iter().map(|sample| self.words(sample).into_owned()).collect();
+        let hidden =
+            |refusal: BulkRefusal| BulkRefusal { words: self.words(&refusal.words).into_owned(), ..refusal };
         BulkInfo {
             what: self.words(&bulk.what).into_owned(),
             reason: self.maybe(bulk.reason),
             samples,
+            refusals: bulk.refusals.into_iter().map(hidden).collect(),
             ..bulk
         }
     }
@@ -96,7 +99,7 @@ impl Redaction {
         };
         has_error
             && match (&filter.metadata, metadata) {
-                (Some(asked), Some(shown)) => is_in(asked, &shown),
+                (Some(asked), Some(shown)) => json_contains(&shown, asked),
                 (_, _) => true,
             }
     }
@@ -123,26 +126,6 @@ impl Redaction {
         };
         let members: Vec<String> = members.iter().map(|(name, value)| member((name, value))).collect();
         format!("{{{}}}", members.join(","))
-    }
-}
-
-/// Whether the JSON text `whole` contains `part`, as the database has it: members by name, items in any order, numbers by value.
-fn is_in(part: &str, whole: &str) -> bool {
-    fn contains(whole: &Value, part: &Value) -> bool {
-        match (whole, part) {
-            (Value::Object(whole), Value::Object(part)) => {
-                part.iter().all(|(name, part)| whole.get(name).is_some_and(|whole| contains(whole, part)))
-            }
-            (Value::Array(whole), Value::Array(part)) => {
-                part.iter().all(|part| whole.iter().any(|whole| contains(whole, part)))
-            }
-            (Value::Number(whole), Value::Number(part)) => whole == part || whole.as_f64() == part.as_f64(),
-            _ => whole == part,
-        }
-    }
-    match (serde_json::from_str(whole), serde_json::from_str(part)) {
-        (Ok(whole), Ok(part)) => contains(&whole, &part),
-        (_, _) => false,
     }
 }
 

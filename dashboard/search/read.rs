@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use aftercommit::{clock::Timestamp, effect::EffectId, state::State, store::PAGE_MAX};
 
 use super::{Reference, Search, Term};
-use crate::digest::is_digest;
+use crate::causes::is_cause;
 
 /// Longer ones are nobody's: an address bar would not hold them.
 const LEN_MAX: usize = 4_000;
@@ -115,7 +115,7 @@ fn term(token: &Token) -> Result<Term, String> {
         "age" => age(&value),
         "created" => created(&value),
         "id" => ids(&value),
-        "cause" if is_digest(&value) => Ok(Term::Cause(value)),
+        "cause" if is_cause(&value) => Ok(Term::Cause(value)),
         "cause" => {
             Err(format!("cause:{value} is no group of failures; the failures page links to each of them"))
         }
@@ -140,12 +140,11 @@ fn states(value: &str) -> Result<Term, String> {
 }
 
 fn ids(value: &str) -> Result<Term, String> {
-    let ids: Result<Vec<_>, _> =
-        value.split(',').map(|id| id.trim().parse::<i64>().map(EffectId::new)).collect();
-    match ids {
-        Ok(ids) if ids.len() <= usize::try_from(PAGE_MAX).unwrap_or(usize::MAX) => Ok(Term::Ids(ids)),
-        Ok(_) => Err(format!("id: takes at most {PAGE_MAX} numbers")),
-        Err(_no_number) => Err(format!("id:{value} is no number; several are written id:17,18")),
+    let number = |id: &str| id.trim().parse::<i64>().ok().filter(|id| *id > 0).map(EffectId::new);
+    match value.split(',').map(number).collect::<Option<Vec<_>>>() {
+        Some(ids) if ids.len() <= usize::try_from(PAGE_MAX).unwrap_or(usize::MAX) => Ok(Term::Ids(ids)),
+        Some(_) => Err(format!("id: takes at most {PAGE_MAX} numbers")),
+        None => Err(format!("id:{value} is no number; several are written id:17,18")),
     }
 }
 

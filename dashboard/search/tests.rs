@@ -50,6 +50,7 @@ fn a_search_written_out_reads_as_the_same_search() {
         "created:>2026-01-31T12:00:00.000000Z created:<2026-02-01T00:00:00.000000Z",
         "id:17,18",
         "state:failed cause:0123456789abcdef0123456789abcdef",
+        "state:failed cause:0123456789abcdef0123456789abcdef-24h",
         "order-17",
         "\"a b\"",
         "\"order:17\"",

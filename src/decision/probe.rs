@@ -12,6 +12,11 @@ use crate::{
 /// shorter than what the downstream takes to show anything.
 const PROBES_MIN: u32 = 5;
 
+/// Between the reason for a doubt and what a probe showed: its number follows.
+pub(crate) const ASKED: &str = "; probe ";
+/// Before how often was asked in vain.
+pub(crate) const IN_VAIN: &str = "; it was asked ";
+
 /// An effect in doubt, as a probe finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doubt {
@@ -80,7 +85,7 @@ struct Look<'a> {
 impl Look<'_> {
     /// Why it is in doubt, and what this look showed.
     fn words(&self) -> String {
-        format!("{}; probe {}: {}", self.doubt.why, self.number(), self.probed.reason)
+        format!("{}{ASKED}{}: {}", self.doubt.why, self.number(), self.probed.reason)
     }
 
     fn number(&self) -> u32 {
@@ -93,7 +98,7 @@ impl Look<'_> {
 
     fn again(&self) -> Decision {
         if self.too_old() && self.number() >= PROBES_MIN {
-            return Decision::Park(format!("{}; it was asked {} times", self.words(), self.number()));
+            return Decision::Park(format!("{}{IN_VAIN}{} times", self.words(), self.number()));
         }
         Decision::ProbeAt(self.next(), self.words())
     }

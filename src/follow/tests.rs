@@ -53,7 +53,7 @@ fn attempt(outcome: Verdict, phase: &str) -> LoggedAttempt {
 }
 
 fn known<'a>(effect: &'a Status, attempts: &'a [LoggedAttempt]) -> Known<'a> {
-    Known { effect, attempts, holder: None, contract: None, now: at(30) }
+    Known { effect, attempts, holder: None, contract: None, last_act: None, now: at(30) }
 }
 
 fn follows(effect: &Status, attempts: &[LoggedAttempt]) -> Vec<Part> {
@@ -122,12 +122,17 @@ fn who_paused_a_downstream_is_told_and_how_that_ends() {
 }
 
 #[test]
-fn from_when_on_a_person_may_decide_is_told() {
-    let said = |quiet_at| words(&follows(&Status { quiet_at, ..effect(State::InDoubt) }, &[]));
-    let told = said(Some(at(150)));
-    let wanted = "nobody can resolve or resend it before 1970-01-01T00:02:30Z (in 2 min)";
-    assert!(told.contains(wanted), "{told}");
-    assert!(!said(Some(at(29))).contains("travelling") && !said(None).contains("travelling"));
+fn nothing_is_offered_while_the_last_request_may_still_be_travelling() {
+    let follows = |quiet_at| follows(&Status { quiet_at, ..effect(State::InDoubt) }, &[]);
+    let parts = follows(Some(at(150)));
+    let wanted = "nobody can resolve, resend or reissue it before 1970-01-01T00:02:30Z (in 2 min)";
+    assert!(words(&parts).contains(wanted), "{parts:?}");
+    assert!(!parts.iter().any(|part| matches!(part, Part::Offers(_))), "{parts:?}");
+    for over in [Some(at(29)), None] {
+        let parts = follows(over);
+        assert!(!words(&parts).contains("travelling"), "{parts:?}");
+        assert!(offers(&parts, &Way::ResolveApplied(EffectId::new(17))), "{parts:?}");
+    }
 }
 
 #[test]
@@ -142,7 +147,21 @@ fn a_resend_is_not_recommended_where_the_key_was_used_before() {
     for way in [Way::ResolveApplied(used.id), Way::ResolveNotApplied(used.id)] {
         assert!(offers(&parts, &way), "{parts:?}");
     }
-    assert!(offers(&follows(&effect(State::InDoubt), &[]), &Way::Resend(used.id)));
+    assert!(offers(&parts, &Way::ReissueNotApplied(used.id)), "{parts:?}");
+    let plain = follows(&effect(State::InDoubt), &[]);
+    assert!(offers(&plain, &Way::Resend(used.id)) && !offers(&plain, &Way::ReissueNotApplied(used.id)));
+}
+
+/// Under a key that is known there, a retry would be answered as done again, and end as applied.
+#[test]
+fn what_was_answered_as_done_and_said_to_be_not_applied_is_offered_a_new_key_and_no_retry() {
+    let (answered, refused) = (attempt(Verdict::Applied, "done"), attempt(Verdict::Rejected, "done"));
+    let parts = follows(&effect(State::Failed), std::slice::from_ref(&answered));
+    let (retry, reissue) = (Way::Retry(EffectId::new(17)), Way::Reissue(EffectId::new(17)));
+    assert!(offers(&parts, &reissue) && !offers(&parts, &retry), "{parts:?}");
+    let later = LoggedAttempt { late: true, ..answered };
+    let parts = follows(&effect(State::Failed), &[refused, later]);
+    assert!(offers(&parts, &retry), "a late answer is about an earlier attempt: {parts:?}");
 }
 
 #[test]
@@ -261,4 +280,41 @@ fn only_what_may_have_reached_the_downstream_in_this_history_was_sent() {
     let sent: Vec<_> =
         sent(&effect(State::InDoubt), &log).into_iter().map(|one| one.phase.as_str()).collect();
     assert_eq!(sent, ["lease", "done", "a-phase-of-a-newer-version"]);
+}
+
+/// Trap T28.
+#[test]
+fn a_cancel_in_flight_is_told_as_a_request_and_what_became_of_it() {
+    let act = |verb: &str, from: &str| Audited {
+        id: 1,
+        at: at(20),
+        who: "ann\x1b[2J".to_owned(),
+        from: None,
+        verb: verb.to_owned(),
+        effect_id: Some(EffectId::new(17)),
+        downstream: None,
+        from_state: Some(from.to_owned()),
+        to_state: Some(from.to_owned()),
+        reason: None,
+        bulk: None,
+    };
+    let said = |effect: &Status, act: &Audited| {
+        words(&what_follows(&Known { last_act: Some(act), ..known(effect, &[]) }))
+    };
+    let (asked, other) = (act("cancel", "in_flight"), act("cancel", "retrying"));
+    let flies =
+        Status { worker: Some("w1".to_owned()), lease_until: Some(at(60)), ..effect(State::InFlight) };
+    let told = said(&flies, &asked);
+    let wanted = "w1 is carrying it out; its lease ends in 30 s.\nann\\x1b[2J asked to cancel it at 1970-01-01T00:00:20Z (10 s ago). \
+                  That is a request: what is being sent is not called back.";
+    assert!(told.starts_with(wanted), "{told}");
+    assert!(!said(&flies, &other).contains("cancel"), "that one was about another moment");
+    assert!(
+        !said(&flies, &act("resend", "in_doubt")).contains("cancel"),
+        "a resend is carried out all the same"
+    );
+    let applied = Status { last_outcome: Some(Verdict::Applied), ..effect(State::Succeeded) };
+    let told = said(&applied, &asked);
+    assert!(told.contains("it was applied. ann") && told.contains("too late"), "{told}");
+    assert_eq!(said(&applied, &other), "Nothing: it was applied.");
 }

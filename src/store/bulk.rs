@@ -13,6 +13,23 @@ use crate::{
 
 /// Most items of one bulk.
 pub const BULK_MAX: usize = 100_000;
+/// Most items a second: faster than this nothing goes, and it is as good as no limit.
+pub const BULK_RATE_MAX: u32 = 10_000;
+/// So many of the items that were not done are told, in their order.
+pub const BULK_REFUSALS_MAX: u32 = 1_000;
+
+/// What is to be known of an effect, besides its row, before a verb is carried out for it among many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beside {
+    /// Which effect.
+    pub id: EffectId,
+    /// The outcome of an attempt in its log was unknown, in whichever history.
+    pub was_unknown: bool,
+    /// Not begun after this, as long as it has not ended.
+    pub expires_at: Option<Timestamp>,
+    /// Its request would not be the one that was sent.
+    pub request_changed: bool,
+}
 
 /// A bulk to be started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,6 +113,19 @@ pub struct BulkInfo {
     pub finished_at: Option<Timestamp>,
     /// A few refusals, in words.
     pub samples: Vec<String>,
+    /// The first [`BULK_REFUSALS_MAX`] items that were not done.
+    pub refusals: Vec<BulkRefusal>,
+}
+
+/// An item that was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BulkRefusal {
+    /// Which effect.
+    pub effect: EffectId,
+    /// Why.
+    pub outcome: ItemOutcome,
+    /// Why, in words.
+    pub words: String,
 }
 
 /// An item that is still to be done.
@@ -128,6 +158,11 @@ impl ItemOutcome {
             Self::Stale => "stale",
             Self::NotFound => "gone",
         }
+    }
+
+    /// What a word stands for.
+    pub fn of_word(word: &str) -> Option<Self> {
+        [Self::Refused, Self::Stale, Self::NotFound].into_iter().find(|outcome| outcome.as_str() == word)
     }
 }
 
@@ -171,16 +206,14 @@ impl Control {
     }
 }
 
-/// Refusals that are read for [`BulkInfo::samples`].
-pub(super) const SAMPLES_READ: i64 = 200;
 const SAMPLES_MAX: usize = 5;
 
 /// A few different ones.
-pub(super) fn samples(words: Vec<String>) -> Vec<String> {
+pub(super) fn samples(refusals: &[BulkRefusal]) -> Vec<String> {
     let mut samples: Vec<String> = Vec::new();
-    for words in words {
-        if samples.len() < SAMPLES_MAX && !samples.contains(&words) {
-            samples.push(words);
+    for refusal in refusals {
+        if samples.len() < SAMPLES_MAX && !samples.contains(&refusal.words) {
+            samples.push(refusal.words.clone());
         }
     }
     samples
@@ -220,7 +253,7 @@ pub trait Bulks: Send + Sync {
     /// One bulk, its counts as of now.
     async fn bulk(&self, id: i64) -> Result<Option<BulkInfo>, StoreError>;
 
-    /// Bulks, newest first. Without samples.
+    /// Bulks, newest first. Without samples and refusals.
     async fn bulks(&self, limit: u32) -> Result<Vec<BulkInfo>, StoreError>;
 
     /// The oldest running bulk that nobody holds (or whose holder's lease is over), now held by `runner` for `lease`.
@@ -258,6 +291,10 @@ pub trait Bulks: Send + Sync {
 
     /// Ends a running bulk of which no item is left.
     async fn end_bulk(&self, id: i64) -> Result<(), StoreError>;
+
+    /// What is to be known of these effects besides their rows, before a verb is carried out for them: of those that are there, in no
+    /// order. At most [`super::PAGE_MAX`] are asked for at a time.
+    async fn beside(&self, ids: &[EffectId]) -> Result<Vec<Beside>, StoreError>;
 }
 
 #[cfg(test)]
@@ -278,7 +315,12 @@ mod tests {
 
     #[test]
     fn samples_are_few_and_different() {
-        let words = ["a", "b", "a", "c", "d", "e", "f"].map(str::to_owned).to_vec();
-        assert_eq!(samples(words), ["a", "b", "c", "d", "e"]);
+        let refusal = |words: &str| BulkRefusal {
+            effect: EffectId::new(1),
+            outcome: ItemOutcome::Refused,
+            words: words.to_owned(),
+        };
+        let refusals = ["a", "b", "a", "c", "d", "e", "f"].map(refusal);
+        assert_eq!(samples(&refusals), ["a", "b", "c", "d", "e"]);
     }
 }

@@ -10,6 +10,7 @@ mod chart;
 mod claim;
 mod doctor;
 mod endpoints;
+mod exact;
 pub mod identity;
 mod page;
 #[cfg(feature = "postgres")]
@@ -25,14 +26,18 @@ use std::{sync::Arc, time::Duration};
 
 pub use breaker::{Breaker, FAILURES_TO_OPEN, Origin, Sign};
 pub use budget::{Acted as PauseActed, Budget, Granted, Holds, Pause, PausedBy, Report};
-pub use bulk::{BULK_MAX, BulkInfo, BulkItemRow, BulkState, Bulks, Control, ItemOutcome, NewBulk};
-pub use chart::{CauseRow, Causes, Resolution, Traffic};
+pub use bulk::{
+    BULK_MAX, BULK_RATE_MAX, BULK_REFUSALS_MAX, Beside, BulkInfo, BulkItemRow, BulkRefusal, BulkState, Bulks,
+    Control, ItemOutcome, NewBulk,
+};
+pub use chart::{CauseRow, Causes, LATENCY_BARS_MAX, Latency, Resolution, Traffic};
 pub use claim::{
     AttemptLog, Claim, Expired, Late, LateAnswer, Next, Overdue, RegisteredTerms, Settled, Settlement, Token,
     Want,
 };
 pub use doctor::{Connections, EngineFacts, Examine, Examined, PostgresFacts, Session, SqliteFacts};
 pub use endpoints::Endpoints;
+pub use exact::json_contains;
 pub use page::{
     CAUSES_WINDOW, Content, Count, DownstreamInfo, Filter, Intent, LoggedAttempt, Look, PAGE_MAX, Page,
     SEARCH_WINDOW, Status, WorkerInfo,
@@ -167,8 +172,13 @@ pub trait Store: Budget + Endpoints + Probes + Retain + identity::Identify {
 pub trait Inspect: Send + Sync {
     /// One effect. What was answered is left out for a login that may only view.
     async fn effect(&self, id: EffectId) -> Result<Option<Status>, StoreError>;
-    /// What the application asked for with this effect. [`StoreError::is_forbidden`] for a login that may only view.
-    async fn intent(&self, id: EffectId, look: Look) -> Result<Option<Intent>, StoreError>;
+    /// What the application asked for with each of these effects, in one statement and in no order; of one that is not there there
+    /// is nothing. At most [`PAGE_MAX`]. [`StoreError::is_forbidden`] for a login that may only view.
+    async fn intents(&self, ids: &[EffectId], look: Look) -> Result<Vec<(EffectId, Intent)>, StoreError>;
+    /// [`Self::intents`] of one.
+    async fn intent(&self, id: EffectId, look: Look) -> Result<Option<Intent>, StoreError> {
+        Ok(self.intents(&[id], look).await?.pop().map(|(_, intent)| intent))
+    }
     /// A page of effects, newest first. [`StoreError::Invalid`] for a filter that cannot be meant.
     async fn effects(&self, filter: &Filter) -> Result<Page, StoreError>;
     /// Why the newest effects failed, or are in doubt. [`StoreError::Invalid`] for any other state.
@@ -176,6 +186,14 @@ pub trait Inspect: Send + Sync {
     /// How many effects ended since `since`, by time, downstream and state, oldest first; exact at rest. It may lag by what workers of
     /// an older version count during a deployment.
     async fn traffic(&self, since: Timestamp, per: Resolution) -> Result<Vec<Traffic>, StoreError>;
+    /// How long the attempts took that ended effects, in so many minutes or hours from `since` on ([`LATENCY_BARS_MAX`] at most), of a
+    /// sample; only where some did, and their history is still kept. [`StoreError::is_forbidden`] for a login that may only view.
+    async fn latencies(
+        &self,
+        since: Timestamp,
+        bars: u32,
+        per: Resolution,
+    ) -> Result<Vec<Latency>, StoreError>;
     /// The attempts of an effect, oldest first.
     async fn attempts(&self, id: EffectId) -> Result<Vec<LoggedAttempt>, StoreError>;
     /// Effects by downstream and state; exact at rest.

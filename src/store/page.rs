@@ -95,7 +95,7 @@ pub struct Status {
     pub response: Option<Box<serde_json::value::RawValue>>,
     /// Business references; JSON text.
     pub metadata: Option<Box<serde_json::value::RawValue>>,
-    /// The downstream stored its refusal under the key: a retry could only replay it.
+    /// The downstream has stored an answer under the key: a retry could only replay it.
     pub refusal_stored: bool,
     /// Retention, or a person, dropped its payload: it cannot be sent again.
     pub payload_dropped: bool,
@@ -147,9 +147,9 @@ pub enum Content {
     None,
     /// Nothing any more: retention, or a person, dropped it.
     Dropped,
-    /// A JSON text; the text when the whole was asked for.
+    /// A JSON text; the text when it was asked for.
     Json(Option<String>),
-    /// Bytes; they themselves when the whole was asked for.
+    /// Bytes; they themselves when they were asked for.
     Bytes(Option<Vec<u8>>),
 }
 
@@ -158,8 +158,22 @@ pub enum Content {
 pub enum Look {
     /// Whether there is some, and how long it is.
     Size,
+    /// All of it, where it is no longer than so many bytes: of many effects, long ones would cost more than a page is worth.
+    UpTo(u32),
     /// All of it.
     Whole,
+}
+
+impl Look {
+    /// The longest content that is read, in bytes; negative: none.
+    pub(crate) const fn longest(self) -> i64 {
+        match self {
+            Self::Size => -1,
+            // No loss: every u32 is an i64.
+            Self::UpTo(bytes) => bytes as i64,
+            Self::Whole => i64::MAX,
+        }
+    }
 }
 
 /// An attempt as `attempt_log` shows it.
@@ -265,8 +279,50 @@ pub struct WorkerInfo {
     pub live: bool,
     /// What it serves.
     pub downstreams: Vec<String>,
-    /// Claims it holds.
+    /// Effects that it holds.
     pub in_flight: u64,
+    /// Leases under which it holds them: one per claim of several.
+    pub leases: u64,
+    /// When the first of these ends, unless it is renewed.
+    pub lease_until: Option<Timestamp>,
     /// Its version.
     pub version: String,
+}
+
+impl WorkerInfo {
+    /// The host and the process id, where its name says them; a name that somebody chose says neither.
+    pub fn process(&self) -> Option<(&str, u32)> {
+        let (rest, epoch) = self.name.rsplit_once('-')?;
+        let (host, process) = rest.rsplit_once('-')?;
+        let is_epoch = !epoch.is_empty() && epoch.bytes().all(|byte| byte.is_ascii_hexdigit());
+        process.parse().ok().filter(|_| is_epoch && !host.is_empty()).map(|process| (host, process))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_is_told_by_its_host_and_process() {
+        let process = |name: &str| {
+            let at = Timestamp::from_micros(0);
+            let worker = WorkerInfo {
+                name: name.to_owned(),
+                started_at: at,
+                seen_at: at,
+                live: true,
+                downstreams: Vec::new(),
+                in_flight: 0,
+                leases: 0,
+                lease_until: None,
+                version: String::new(),
+            };
+            worker.process().map(|(host, process)| (host.to_owned(), process))
+        };
+        assert_eq!(process("app-3.example-4711-19a0c3f2"), Some(("app-3.example".to_owned(), 4711)));
+        for chosen in ["w1", "", "-1-f", "worker-one-f", "a-1-", "a-1-night"] {
+            assert_eq!(process(chosen), None, "{chosen}");
+        }
+    }
 }

@@ -54,6 +54,8 @@ pub struct RequestFilter {
     pub scope: Option<String>,
     /// Only with this key.
     pub key: Option<String>,
+    /// Only those whose time is over, or only those whose time is not.
+    pub expired: Option<bool>,
     /// Only those that come after this one in the list: the keyset of the next page.
     pub before: Option<RequestPlace>,
     /// At most this many; [`super::PAGE_MAX`] at most.
@@ -73,10 +75,14 @@ pub struct RequestInfo {
     pub created_at: Timestamp,
     /// Until when its answer is kept, besides as long as its effects are unfinished.
     pub expires_at: Timestamp,
+    /// Whether that time is over.
+    pub expired: bool,
     /// The answer's status.
     pub status: u16,
     /// Effects that it wrote.
     pub effects: u64,
+    /// Those of them that have not ended: while there are some, its answer is kept.
+    pub unfinished: u64,
 }
 
 impl RequestInfo {

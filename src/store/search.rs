@@ -229,53 +229,9 @@ fn has_nul(object: &Map<String, Value>) -> bool {
     object.iter().any(|(name, value)| name.contains('\0') || within(value))
 }
 
-/// Whether a document contains another one, as PostgreSQL's `@>` has it: members by name, items in any order, numbers by value.
-#[cfg_attr(not(feature = "sqlite"), expect(dead_code, reason = "PostgreSQL has an operator for it"))]
-pub(super) fn contains(whole: &Value, part: &Value) -> bool {
-    match (whole, part) {
-        (Value::Object(whole), Value::Object(part)) => {
-            part.iter().all(|(name, part)| whole.get(name).is_some_and(|whole| contains(whole, part)))
-        }
-        (Value::Array(whole), Value::Array(part)) => {
-            part.iter().all(|part| whole.iter().any(|whole| contains(whole, part)))
-        }
-        (Value::Number(whole), Value::Number(part)) => whole == part || whole.as_f64() == part.as_f64(),
-        _ => whole == part,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    #[test]
-    fn a_document_contains_what_stands_in_it() {
-        let whole =
-            json!({"order": "A-17", "n": 1, "tags": ["a", {"b": [1, 2]}], "who": {"id": 7, "vip": true}});
-        for part in [
-            json!({}),
-            json!({"order": "A-17"}),
-            json!({"n": 1.0}),
-            json!({"tags": ["a"]}),
-            json!({"tags": [{"b": [2]}, "a"]}),
-            json!({"who": {"vip": true}, "n": 1}),
-        ] {
-            assert!(contains(&whole, &part), "{part}");
-        }
-        for part in [
-            json!({"order": "A-1"}),
-            json!({"Order": "A-17"}),
-            json!({"n": "1"}),
-            json!({"tags": ["b"]}),
-            json!({"tags": "a"}),
-            json!({"who": {"vip": null}}),
-            json!({"who": 7}),
-        ] {
-            assert!(!contains(&whole, &part), "{part}");
-        }
-    }
 
     #[test]
     fn what_cannot_be_meant_is_refused_by_name() {

@@ -53,7 +53,7 @@ pub enum Refusal {
     Superseded,
     /// The vendor stored the refusal.
     #[error(
-        "the downstream stored its refusal under this key, so a retry could only replay it: reissue it, with a new key"
+        "the downstream has stored an answer under this key, so a retry could only replay it: reissue it, with a new key"
     )]
     RefusalStored,
     /// The payload is gone.
@@ -67,7 +67,7 @@ pub enum Refusal {
     )]
     LogDropped,
     /// No reason was given.
-    #[error("{verb} needs a reason (--reason TEXT)")]
+    #[error("{verb} needs a reason")]
     NeedsReason {
         /// The verb.
         verb: &'static str,
@@ -84,4 +84,55 @@ pub enum Refusal {
         /// Which bulk.
         bulk: i64,
     },
+}
+
+impl Refusal {
+    /// A word for programs: it does not change.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::State { .. } => "state",
+            Self::Stale { .. } => "stale",
+            Self::StillTravelling { .. } => "still_travelling",
+            Self::RequestChanged => "request_changed",
+            Self::Unconfirmed => "unconfirmed",
+            Self::Expired { .. } => "expired",
+            Self::Superseded => "superseded",
+            Self::RefusalStored => "refusal_stored",
+            Self::PayloadDropped => "payload_dropped",
+            Self::LogDropped => "log_dropped",
+            Self::NeedsReason { .. } => "needs_reason",
+            Self::NotWritten { .. } => "not_written",
+            Self::NotInBulk { .. } => "not_in_bulk",
+        }
+    }
+
+    /// Of many that are refused for it: without what differs from one to the other.
+    pub fn of_many(&self) -> String {
+        let words = match self {
+            Self::State { verb, takes, state, .. } => {
+                return format!("{verb} takes {takes}, and these are {}", state.as_str().replace('_', " "));
+            }
+            Self::Stale { .. } => "changed since they were listed, and left alone",
+            Self::StillTravelling { .. } => "their last request may still be travelling: try again later",
+            Self::RequestChanged => {
+                "their request would differ from the one that was sent: restore the configuration, or resolve them"
+            }
+            Self::Expired { .. } => "not to be begun after a time that has passed: resolve them",
+            Self::Superseded => "superseded by a new effect",
+            Self::RefusalStored => {
+                "the downstream has stored an answer under their key, so a retry could only replay it: reissue them"
+            }
+            Self::PayloadDropped => "their payload was dropped, so they cannot be sent again",
+            Self::LogDropped => {
+                "their attempt log was dropped, so what the downstream saw is not known any more: reissue them"
+            }
+            Self::Unconfirmed
+            | Self::NeedsReason { .. }
+            | Self::NotWritten { .. }
+            | Self::NotInBulk { .. } => {
+                return self.to_string();
+            }
+        };
+        words.to_owned()
+    }
 }

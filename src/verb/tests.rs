@@ -301,3 +301,13 @@ fn what_was_superseded_or_has_no_payload_any_more_is_not_reissued() {
         assert!(judged(Subject { refusal_stored: true, log_dropped: true, ..of() }).is_ok(), "{state}");
     }
 }
+
+#[test]
+fn where_the_key_was_used_before_nobody_is_led_to_a_resend() {
+    let told = |key_used_before| {
+        let subject = Subject { key_used_before, ..subject(State::InDoubt, true) };
+        judge(&Verb::Retry, &somebody(), None, &subject, NOW).unwrap_err().to_string()
+    };
+    assert!(told(true).contains("reissue it with a new key") && !told(true).contains("resend"));
+    assert!(told(false).contains("resend or resolve it"));
+}

@@ -104,16 +104,17 @@ async fn a_dry_run_tells_what_would_be_done_and_does_nothing(db: &TestDatabase) 
 
 async fn what_matches_is_done_and_what_changed_since_is_left_alone(db: &TestDatabase) {
     let ids = failed(db, 6).await;
-    let stored = if db.engine == crate::support::Engine::Postgres { "true" } else { "1" };
-    let refuse =
-        format!("UPDATE aftercommit.outcomes SET refusal_stored = {stored} WHERE effect_id = {}", ids[1]);
-    db.sql.execute(&refuse).await;
     let site = site(db).await;
     // As slowly as it goes: somebody acts on the last one before the bulk comes to it.
     let wish = json!({ "verb": "retry", "filter": { "states": ["failed"] }, "reason": "the key is valid again", "rate": 2 });
     let started = post(&site, "bulk", &wish).await;
     assert_eq!(started.status, 202, "{started:?}");
     let id = body(&started)["id"].clone();
+    // What nobody could foresee: it is told when it comes to that.
+    let stored = if db.engine == crate::support::Engine::Postgres { "true" } else { "1" };
+    let refuse =
+        format!("UPDATE aftercommit.outcomes SET refusal_stored = {stored} WHERE effect_id = {}", ids[4]);
+    db.sql.execute(&refuse).await;
     let last = ids[5];
     let token = db.status(last).await.token;
     let cancelled = post(
@@ -132,6 +133,15 @@ async fn what_matches_is_done_and_what_changed_since_is_left_alone(db: &TestData
     assert_eq!(counts[1..].iter().sum::<u64>(), 6, "each item is counted once: {bulk}");
     assert_eq!((counts[1], counts[2] + counts[3]), (4, 2), "{bulk}");
     assert!(bulk["samples"][0].as_str().is_some_and(|words| words.contains("reissue it")), "{bulk}");
+    let not_done = &bulk["not_done"][0];
+    assert_eq!(
+        (&not_done["outcome"], &not_done["effects"], &not_done["ids"]),
+        (&"refused".into(), &1.into(), &json!([ids[4]])),
+        "{bulk}"
+    );
+    let shown = super::forms::page(&site, &format!("bulk/{id}")).await.body;
+    assert!(shown.contains("Finished: 4 done, "), "{shown}");
+    assert!(shown.contains(&format!("effects?q=id:{}\"", ids[4])), "a way to what was refused: {shown}");
     assert_eq!(bulk["state"], "finished");
     let audit = get(&site, "audit?limit=100").await;
     let of_the_bulk = audit["audit"]

@@ -1,6 +1,6 @@
 //! `aftercommit dashboard`: it says where and for whom it is, refuses what nobody meant, and ends when it is told to.
 
-use std::{path::Path, time::Duration};
+use std::{net::SocketAddr, path::Path, time::Duration};
 
 use rustix::process::Signal;
 use tokio::process::Command;
@@ -25,10 +25,14 @@ fn folder() -> tempfile::TempDir {
 }
 
 /// Starts it on a free port; the process and the address that it says.
-async fn start(db: &TestDatabase, folder: &Path, arguments: &[&str]) -> (Process, std::net::SocketAddr) {
-    let mut command = command(folder, &["--listen", "127.0.0.1:0", "--database", &db.url]);
-    let process =
-        Process::spawn("aftercommit dashboard", command.args(arguments), &folder.join("dashboard.log"));
+async fn start(db: &TestDatabase, folder: &Path, arguments: &[&str]) -> (Process, SocketAddr) {
+    started(command(folder, arguments), &db.url, folder).await
+}
+
+/// Starts a command that is a dashboard, of a database, on a free port; the process and the address that it says.
+pub(super) async fn started(mut command: Command, url: &str, folder: &Path) -> (Process, SocketAddr) {
+    command.args(["--listen", "127.0.0.1:0", "--database", url]);
+    let process = Process::spawn("aftercommit dashboard", &mut command, &folder.join("dashboard.log"));
     let address = || {
         let output = process.output();
         let (_, rest) = output.split_once("Pages     http://")?;

@@ -64,7 +64,7 @@ async fn dev_opens_on_the_dashboard_where_effects_appear_as_they_come() {
     let mut dev = Dev::start(folder.path()).await;
     let page = dev.ask("GET", "/").shown().send().await;
     assert_eq!(page.status, 200, "{page:?}");
-    for part in ["<title>Overview", "Environment: </span>dev"] {
+    for part in ["<title>Overview", "Environment: </span>dev", "Send a test effect"] {
         assert!(page.body.contains(part), "{part} in {page:?}");
     }
 

@@ -74,12 +74,14 @@ const FIELDS: [&str; 16] = [
     "verb",
 ];
 /// What else has a word in its address.
-const OTHERS: [&str; 6] = [
+const OTHERS: [&str; 8] = [
     "audit?who=",
     "requests?scope=",
     "requests?before=",
+    "requests?state=",
     "causes?state=failed&downstream=",
     "traffic?per=hour&since=",
+    "latencies?per=hour&since=",
     "effects/",
 ];
 

@@ -2,13 +2,19 @@
 
 mod access;
 mod actions;
+mod address;
 mod api;
 mod browser;
 mod bulk;
+mod by_key;
+mod cases;
 mod client;
 mod command;
+mod decide;
 mod dev;
+mod fleet;
 mod follow;
+mod foreseen;
 mod forms;
 mod frozen;
 mod hostile;

@@ -6,7 +6,7 @@ use aftercommit_dashboard::{
     Route,
 };
 
-const ROWS: [(&str, &str, Right); 58] = [
+const ROWS: [(&str, &str, Right); 60] = [
     ("GET", "/login", Public),
     ("POST", "/login", Public),
     ("POST", "/logout", Public),
@@ -29,6 +29,7 @@ const ROWS: [(&str, &str, Right); 58] = [
     ("GET", "/downstreams", View),
     ("GET", "/downstreams/{name}/{verb}", Operate),
     ("POST", "/downstreams/{name}/{verb}", Operate),
+    ("POST", "/trial", Operate),
     ("GET", "/workers", View),
     ("GET", "/requests", View),
     ("GET", "/audit", View),
@@ -63,6 +64,7 @@ const ROWS: [(&str, &str, Right); 58] = [
     ("GET", "/api/v1/counts", View),
     ("GET", "/api/v1/causes", View),
     ("GET", "/api/v1/traffic", View),
+    ("GET", "/api/v1/latencies", View),
     ("GET", "/api/v1/requests", View),
     ("GET", "/api/v1/audit", View),
 ];

@@ -162,7 +162,7 @@ fn addresses(path: &str, planted: &Planted) -> Vec<String> {
     let queries: &[&str] = match path {
         "/api/v1/effects/{id}" => &["", "?payload=true"],
         "/api/v1/causes" => &["?state=failed", "?state=in_doubt"],
-        "/api/v1/traffic" => &["?since=2026-01-01T00:00:00Z&per=hour"],
+        "/api/v1/traffic" | "/api/v1/latencies" => &["?since=2026-01-01T00:00:00Z&per=hour"],
         "/failures" => &["", "?state=in_doubt"],
         "/bulk/new" => &["?q=state:failed", "?q=state:failed&verb=retry"],
         _ => &[""],

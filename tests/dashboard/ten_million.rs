@@ -1,7 +1,7 @@
 //! Guarantee: people do not wait, however much there is. Ten million effects, every page, list, filter and look-up, over a socket:
 //! by hand, `./tests/run --long ten-million`. What CI holds with fewer, without a clock, is in `store::search::explained`.
 
-use std::{fs, time::Duration};
+use std::{fs, net::SocketAddr, time::Duration};
 
 use aftercommit::{
     clock::{Clock as _, SystemClock},
@@ -11,10 +11,11 @@ use aftercommit::{
 use aftercommit_dashboard::Settings;
 use serde_json::{Value, json};
 use sqlx::{Connection as _, PgConnection};
+use tokio::process::Command;
 
-use super::Site;
+use super::{Ask, Site, command};
 use crate::{
-    e2e::servers::PostgresServer,
+    e2e::{processes::Process, servers::PostgresServer},
     store::search::filled::{DOWNSTREAMS, fill},
     support::{Chance, Report},
 };
@@ -225,14 +226,45 @@ impl Own {
     }
 }
 
+/// The dashboard that is asked: the one of a binary, which is what people run, or else this process's own.
+struct Asked {
+    address: SocketAddr,
+    build: &'static str,
+    _own: Option<Site>,
+    _process: Option<(Process, tempfile::TempDir)>,
+}
+
+impl Asked {
+    async fn open(database: &std::sync::Arc<dyn store::Database>, url: &str) -> Self {
+        let Ok(binary) = std::env::var("AFTERCOMMIT_LONG_BINARY") else {
+            let site = Site::open(database, Settings::default()).await;
+            let build = if cfg!(debug_assertions) { "development" } else { "release" };
+            return Self { address: site.address, build, _own: Some(site), _process: None };
+        };
+        let folder =
+            tempfile::Builder::new().prefix("aftercommit-test.").tempdir().expect("a scratch folder");
+        let mut dashboard = Command::new(binary);
+        dashboard.current_dir(folder.path()).env_remove("AFTERCOMMIT_CONFIG").arg("dashboard");
+        let (process, address) = command::started(dashboard, url, folder.path()).await;
+        Self { address, build: "release", _own: None, _process: Some((process, folder)) }
+    }
+
+    fn ask(&self, path: &str) -> Ask {
+        Ask::new(self.address, "GET", path)
+    }
+}
+
 async fn run() {
     let begun = Report::begin("ten-million");
     let requests = std::env::var("AFTERCOMMIT_LONG_REQUESTS").map_or(300, |n| n.parse().expect("a number"));
     let mut chance = Chance::seeded();
     let seed = chance.seed();
-    let (server, url) = match std::env::var("AFTERCOMMIT_LONG_DATABASE") {
-        // Whoever works on a page does not fill a database for each try.
-        Ok(url) => (None, url),
+    let (_server, url) = match std::env::var("AFTERCOMMIT_LONG_DATABASE") {
+        // Whoever works on a page does not fill a database for each try: one that is filled stays as it is.
+        Ok(url) => {
+            store::migrate(&url, Some("test")).await.expect("migrate makes the schema");
+            (None, url)
+        }
         Err(_) => {
             let server = Own::start().await;
             let url = server.postgres.url("postgres");
@@ -241,7 +273,8 @@ async fn run() {
     };
     let database = store::connect(&url, &Options::default()).await.expect("the store connects");
     let start = SystemClock.boot();
-    if server.is_some() {
+    let empty = exact(&url).await.is_empty();
+    if empty {
         fill(&url, &database, ALL).await;
     }
     let filled_s = (SystemClock.boot() - start).as_secs_f64();
@@ -249,7 +282,7 @@ async fn run() {
     let ann =
         Actor { who: "ann".to_owned(), reason: Some("the vendor is away".to_owned()), ..Actor::default() };
     database.pause("mail", &ann).await.expect("pausing works");
-    let site = Site::open(&database, Settings::default()).await;
+    let site = Asked::open(&database, &url).await;
     let rows = exact(&url).await;
     assert_shown(&site, &rows).await;
     let load = load();
@@ -267,10 +300,10 @@ async fn run() {
     begun.write(
         "every page, list, filter and look-up of a dashboard over a database with ten million effects, over HTTP, one after the other",
         json!({
-            "seed": seed, "build": if cfg!(debug_assertions) { "development" } else { "release" },
+            "seed": seed, "build": site.build,
             "postgres": { "version": word(&url, "SHOW server_version").await, "settings": SERVER,
                 "size": word(&url, "SELECT pg_size_pretty(pg_database_size(current_database()))").await },
-            "filled_s": server.is_some().then_some(filled_s.round()), "load_average": { "before": load, "after": self::load() },
+            "filled_s": empty.then_some(filled_s.round()), "load_average": { "before": load, "after": self::load() },
             "effects": counted, "counts": rows, "requests_each": requests, "warm_up": WARM_UP, "bar_p99_ms": 200,
             "slower_than_the_bar": slow.iter().map(|one| &one["look"]).collect::<Vec<_>>(), "looks": looks,
         }),
@@ -284,11 +317,11 @@ fn load() -> String {
 }
 
 /// How long it took: of a hundred times the slowest but one, and so on.
-async fn measured(site: &Site, look: &Look, (requests, chance): (usize, &mut Chance)) -> Value {
+async fn measured(site: &Asked, look: &Look, (requests, chance): (usize, &mut Chance)) -> Value {
     let (mut took, mut refused) = (Vec::with_capacity(requests), 0);
     for round in 0..WARM_UP + requests {
         let path = (look.path)(chance);
-        let ask = site.ask("GET", &path).shown();
+        let ask = site.ask(&path).shown();
         let start = SystemClock.boot();
         let answer = ask.send().await;
         let time = SystemClock.boot() - start;
@@ -330,8 +363,8 @@ async fn word(url: &str, sql: &'static str) -> String {
 }
 
 /// The API and the overview show exactly as many.
-async fn assert_shown(site: &Site, rows: &[(String, String, i64)]) {
-    let answer = site.ask("GET", "/api/v1/counts").send().await;
+async fn assert_shown(site: &Asked, rows: &[(String, String, i64)]) {
+    let answer = site.ask("/api/v1/counts").send().await;
     let counts: Value = serde_json::from_str(&answer.body).expect("JSON");
     let counts = counts["counts"].as_array().expect("a list");
     let shown: Vec<(String, String, i64)> = counts
@@ -342,7 +375,7 @@ async fn assert_shown(site: &Site, rows: &[(String, String, i64)]) {
         })
         .collect();
     assert_eq!(shown, rows);
-    let overview = site.ask("GET", "/").shown().send().await.body;
+    let overview = site.ask("/").shown().send().await.body;
     for states in ["in_doubt", "failed", "ready", "in_flight", "retrying"] {
         let all: i64 = rows.iter().filter(|(_, state, _)| state == states).map(|row| row.2).sum();
         let tile = format!("<b data-count=\"{states}\">");

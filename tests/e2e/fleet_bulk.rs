@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use aftercommit::{EffectId, state::State};
+use aftercommit::{
+    EffectId,
+    state::State,
+    store::Acted,
+    verb::{Actor, Verb},
+};
 use rustix::process::Signal;
 use serde_json::Value;
 use tokio::process::Command;
@@ -22,6 +27,8 @@ here_and_there! {
     what_a_filter_leaves_out_is_left_alone,
     a_resend_wants_the_number_typed,
     a_state_that_forbids_it_is_counted_by_reason,
+    what_would_be_refused_and_what_people_resolved_is_told_before,
+    a_rate_holds_and_has_the_bounds_of_the_api,
 }
 on_every_database! {
     a_bulk_of_a_dashboard_is_called_off_by_whoever_follows_it,
@@ -165,6 +172,67 @@ async fn a_state_that_forbids_it_is_counted_by_reason(db: &TestDatabase, reach: 
     assert_eq!((&told["done"], refused.len()), (&2.into(), 1), "{told}");
     let (status, out, _) = run(&mut effects(reach, "retry --all --state failed --yes --json"), SOON).await;
     assert_eq!(status.code(), Some(4), "none was done: {out}");
+}
+
+async fn what_would_be_refused_and_what_people_resolved_is_told_before(db: &TestDatabase, reach: &Reach) {
+    let ids = failed(db, "pay", 3).await;
+    let resolved = ended(db, "bank", 1, |settling| settling.park("no answer")).await[0];
+    let ann = Actor {
+        who: "ann".to_owned(),
+        reason: Some("not there".to_owned()),
+        confirmed: true,
+        ..Actor::default()
+    };
+    for (id, verb) in [(ids[0], Verb::Reissue { resolve: None }), (resolved, Verb::ResolveNotApplied)] {
+        let acted = db.store.act(id, &verb, &ann, None).await.expect("acting works");
+        assert!(matches!(acted, Acted::Done(..)), "{acted:?}");
+    }
+    let out = run_ok(&mut effects(reach, "retry --all --state failed --dry-run --json"), SOON).await;
+    let told: Value = serde_json::from_str(&out).expect("one object");
+    assert_eq!(
+        (&told["effects"], &told["resolved_not_applied"], &told["sent_before"], &told["by_state"]["failed"]),
+        (&3.into(), &1.into(), &1.into(), &3.into()),
+        "{told}"
+    );
+    assert_eq!(told["refused"], serde_json::json!({ "superseded by a new effect": 1 }), "{told}");
+    let out = run_ok(&mut effects(reach, "retry --all --state failed --dry-run"), SOON).await;
+    for words in [
+        "3 effects, now failed, will be attempted again",
+        "1 of them was resolved by a person as not applied",
+        "1 of them may have been sent before",
+        "1 more matches and is left alone, since it would be refused:\n  1 effect: superseded by a new effect",
+    ] {
+        assert!(out.contains(words), "{words}: {out}");
+    }
+    let (status, _, err) = run(&mut effects(reach, "retry --all --state failed --yes"), SOON).await;
+    assert_eq!(status.code(), Some(5), "{err}");
+    assert!(err.contains("3 of 4 effects done, 1 refused, in"), "{err}");
+    let (status, _, err) = run(&mut effects(reach, "retry --all --state failed --yes"), SOON).await;
+    assert_eq!(status.code(), Some(4), "none of what is left can be retried: {err}");
+    assert!(err.contains("0 of 1 effect done, 1 refused"), "{err}");
+}
+
+/// One a second of five hundred: whoever stops it finds most of them as they were.
+async fn a_rate_holds_and_has_the_bounds_of_the_api(db: &TestDatabase, reach: &Reach) {
+    failed(db, "pay", 500).await;
+    for rate in ["0", "10001", "1e3", "fast"] {
+        let words = format!("retry --all --state failed --yes --rate {rate}");
+        let (status, _, err) = run(&mut effects(reach, &words), SOON).await;
+        assert!(status.code() == Some(2) && err.contains("a number from 1 to 10000"), "{rate}: {err}");
+    }
+    let (status, _, err) = run(&mut effects(reach, "retry 1 --rate 5"), SOON).await;
+    assert!(status.code() == Some(2) && err.contains("--all"), "{err}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = effects(reach, "retry --all --state failed --yes --json --rate 1");
+    let mut bulk = Process::spawn("bulk", &mut command, &folder.path().join("bulk.log"));
+    eventually("one is done", SOON, async || count(db, State::Ready).await > 0).await;
+    bulk.signal(Signal::INT);
+    let status = bulk.ended(SOON).await;
+    assert_eq!(status.code(), Some(5), "{}", bulk.output());
+    let left = count(db, State::Failed).await;
+    assert!(left > 300, "{left} are left: {}", bulk.output());
+    run_ok(&mut effects(reach, "retry --all --state failed --yes --rate 10000"), SOON).await;
+    assert_eq!(count(db, State::Failed).await, 0);
 }
 
 /// Locks the outcomes after the `nth` effect, so that whoever retries waits there.

@@ -44,6 +44,7 @@ mod secrets;
 pub(crate) mod servers;
 mod shop;
 mod signals;
+mod sources;
 mod sqlite;
 pub(crate) mod tcp_proxy;
 mod told;

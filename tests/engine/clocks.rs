@@ -131,11 +131,12 @@ async fn a_hold_effect_that_was_swept_and_is_handed_back_unstarted_says_so_in_th
     let other = Scripted::applying();
     let of = |downstream: &Arc<Scripted>| served("mail", downstream, at_once(none_terms(OnUnknown::Hold)));
     let id = db.insert("mail", "k").await;
+    // From the start: one that is under way while the leases end would tell the first worker that it lost its own.
+    let renewal = store.hold(Op::Renew);
     let first = Engine::new(store.clone(), vec![of(&sleeper)], config("first"), clock.clone());
     let first = first.expect("settings fit");
     let slept = TaskTracker::new().spawn(async move { first.run_once(Stop::default()).await });
     barrier.wait().await;
-    let renewal = store.hold(Op::Renew);
     end_all_leases(db).await;
     *clock.suspended.lock().unwrap() += LEASE;
     let second = super::engine(db.store.clone(), "second", vec![of(&other)]);

@@ -9,7 +9,7 @@ use aftercommit::{
     outcome::{About, Finding, Outcome, Phase},
     state::State,
     store::Acted,
-    verb::{Actor, Verb},
+    verb::{Actor, Refusal, Verb},
 };
 use tokio::sync::Barrier;
 
@@ -263,4 +263,19 @@ async fn a_replay_of_a_key_that_we_never_sent_is_in_doubt(db: &TestDatabase) {
     reaches(db, known, State::Succeeded).await;
     worker.drain().await;
     assert!(db.status(foreign).await.last_error.expect("a reason").contains("used before"));
+    // Whoever has it sent again and calls that off changes the words, not what is known of the key.
+    db.shift_back("queue", "quiet_at", foreign, DAY).await;
+    resend(db, foreign, true).await;
+    let acted = db.store.act(foreign, &Verb::Cancel, &by_hand(), None).await.expect("acting works");
+    assert!(matches!(acted, Acted::Done(..)), "{acted:?}");
+    assert!(!db.status(foreign).await.last_error.expect("a reason").contains("used before"));
+    // A retry would be answered with what is stored under the key, and count as applied though nothing of ours was.
+    let acted =
+        db.store.act(foreign, &Verb::ResolveNotApplied, &by_hand(), None).await.expect("acting works");
+    assert!(matches!(acted, Acted::Done(..)), "{acted:?}");
+    let acted = db.store.act(foreign, &Verb::Retry, &by_hand(), None).await.expect("acting works");
+    assert!(matches!(acted, Acted::Refused(Refusal::RefusalStored)), "{acted:?}");
+    let reissue = Verb::Reissue { resolve: None };
+    let acted = db.store.act(foreign, &reissue, &by_hand(), None).await.expect("acting works");
+    assert!(matches!(acted, Acted::Done(..)), "{acted:?}");
 }

@@ -131,6 +131,9 @@ async fn a_bulk_says_what_became_of_each_effect(db: &TestDatabase) {
     let ended = info(db, bulk).await;
     assert_eq!((ended.state, counts(&ended)), (BulkState::Finished, (2, 0, 2, 1)));
     assert!(ended.finished_at.is_some() && ended.samples.len() == 3, "{ended:?}");
+    let refusals: Vec<_> = ended.refusals.iter().map(|one| (one.effect, one.outcome)).collect();
+    let stale = [(ids[1], ItemOutcome::Stale), (ids[2], ItemOutcome::Stale)];
+    assert_eq!(refusals, [stale[0], stale[1], (ids[4], ItemOutcome::NotFound)], "each with its effect");
     let states = [db.state(ids[0]).await, db.state(ids[3]).await];
     assert_eq!(states, [State::Ready, State::Ready]);
     let audit = db.audit(None, 100).await;
@@ -139,7 +142,10 @@ async fn a_bulk_says_what_became_of_each_effect(db: &TestDatabase) {
     assert_eq!(of_bulk[2].verb, "start bulk");
     assert!(of_bulk[2].reason.as_deref().is_some_and(|why| why.contains("retry of 5 (failed of pay)")));
     assert!(of_bulk.iter().all(|row| row.from.as_deref() == Some("10.0.0.7") && row.who == "ann"));
-    assert_eq!(db.store.bulks(10).await.expect("readable"), [BulkInfo { samples: Vec::new(), ..ended }]);
+    assert_eq!(
+        db.store.bulks(10).await.expect("readable"),
+        [BulkInfo { samples: Vec::new(), refusals: Vec::new(), ..ended }]
+    );
 }
 
 async fn one_runner_holds_a_bulk_at_a_time(db: &TestDatabase) {

@@ -11,6 +11,7 @@ on_every_database! {
     an_effect_that_nobody_will_carry_out_is_found,
     a_lease_that_nobody_sweeps_is_found,
     what_an_effect_carries_is_read_only_when_it_is_asked_for,
+    what_many_effects_carry_is_read_at_once_and_no_longer_than_asked,
 }
 on_postgres! {
     the_server_is_described_as_it_is,
@@ -89,6 +90,28 @@ async fn what_an_effect_carries_is_read_only_when_it_is_asked_for(db: &TestDatab
     assert!(matches!(none.content, Content::None | Content::Json(_)), "{none:?}");
     let absent = aftercommit::EffectId::new(987_654);
     assert_eq!(db.store.intent(absent, Look::Size).await.expect("it can be read"), None);
+}
+
+async fn what_many_effects_carry_is_read_at_once_and_no_longer_than_asked(db: &TestDatabase) {
+    Stage::hold(db, "pay").await;
+    let body = match db.engine {
+        Engine::Postgres => r"'\x00ff'",
+        Engine::Sqlite => "x'00ff'",
+    };
+    let short = db.insert_with("pay", "short", &[("payload", "'{\"n\":1}'")]).await;
+    let long = db.insert_with("pay", "long", &[("payload", "'{\"ü\":1}'")]).await;
+    let bytes = db.insert_with("pay", "bytes", &[("body", body), ("content_type", "'application/x'")]).await;
+    let absent = aftercommit::EffectId::new(987_654);
+    // The one with an umlaut is a byte longer than the other, and as many characters.
+    let found = db.store.intents(&[bytes, absent, long, short], Look::UpTo(7)).await.expect("readable");
+    let found: std::collections::BTreeMap<_, _> = found.into_iter().collect();
+    assert_eq!(found.keys().copied().collect::<Vec<_>>(), [short, long, bytes]);
+    assert_eq!(found[&short].content, Content::Json(Some("{\"n\":1}".to_owned())));
+    assert_eq!((found[&long].bytes, &found[&long].content), (Some(8), &Content::Json(None)));
+    assert_eq!(found[&bytes].content, Content::Bytes(Some(vec![0, 255])));
+    let sizes = db.store.intents(&[bytes], Look::Size).await.expect("readable");
+    assert_eq!((sizes[0].1.bytes, &sizes[0].1.content), (Some(2), &Content::Bytes(None)));
+    assert!(db.store.intents(&[], Look::Whole).await.expect("readable").is_empty());
 }
 
 async fn the_server_is_described_as_it_is(db: &TestDatabase) {

@@ -22,6 +22,7 @@ mod late;
 mod leases;
 mod matrix;
 mod orphans;
+mod outlook;
 mod pauses;
 mod probes;
 mod purging;

@@ -166,6 +166,9 @@ async fn workers_are_listed_with_what_they_hold(db: &TestDatabase) {
         ("w1", true, 3),
         "live ones first"
     );
+    assert_eq!(found[0].leases, 1, "one claim of three effects is one lease");
+    assert!(found[0].lease_until.is_some_and(|until| until > found[0].seen_at), "{found:?}");
+    assert_eq!((found[1].leases, found[1].lease_until), (0, None));
     assert_eq!(found[0].downstreams, ["pay"]);
     assert_eq!(found[0].version, "0.0.0-test");
     assert_eq!((found[1].name.as_str(), found[1].live), ("w2", false));

@@ -327,12 +327,14 @@ async fn who_may_view_sees_every_list_and_does_nothing(db: &TestDatabase) {
     viewer.workers().await.expect("readable");
     let forbidden = |result: Result<(), StoreError>| assert!(result.is_err_and(|error| error.is_forbidden()));
     forbidden(viewer.intent(id, Look::Size).await.map(drop));
+    forbidden(viewer.latencies(db.now().await, 1, Resolution::Hour).await.map(drop));
     for verb in [Verb::Retry, Verb::Reissue { resolve: None }] {
         forbidden(viewer.act(id, &verb, &person(), None).await.map(drop));
     }
     let seen = Seen { state: State::Failed, token: 1 };
     let bulk = NewBulk { verb: "retry".to_owned(), actor: person(), ..NewBulk::default() };
     forbidden(viewer.start_bulk(&bulk, &[(id, seen)]).await.map(drop));
+    forbidden(viewer.beside(&[id]).await.map(drop));
     forbidden(viewer.pause("pay", &person()).await.map(drop));
 }
 
@@ -340,6 +342,7 @@ async fn who_operates_reissues_and_carries_out_bulks(db: &TestDatabase) {
     let stage = Stage::by_key(db, "pay").await;
     let id = stage.failed(db, "k").await;
     let operator = as_role(db, "aftercommit_operator").await;
+    operator.beside(&[id]).await.expect("an operator looks before");
     let seen = Seen { state: State::Failed, token: db.status(id).await.token };
     let bulk = NewBulk { verb: "reissue".to_owned(), actor: person(), ..NewBulk::default() };
     let bulk = operator.start_bulk(&bulk, &[(id, seen), (id, seen)]).await.expect("an operator starts bulks");

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use aftercommit::{
     clock::Timestamp,
     state::State,
-    store::{Resolution, Step},
+    store::{Latency, Resolution, Step},
     verb::Verb,
 };
 use tokio::task::JoinSet;
@@ -18,6 +18,8 @@ on_every_database! {
     what_is_taken_back_is_no_traffic,
     minutes_become_hours_and_hours_go,
     folding_at_several_places_loses_nothing,
+    latencies_are_of_the_attempts_that_ended_effects_while_their_history_is_kept,
+    latencies_read_no_more_than_a_few_of_each_part_of_an_hour,
 }
 
 on_postgres! { what_an_older_version_counts_is_no_traffic }
@@ -166,4 +168,54 @@ async fn what_an_older_version_counts_is_no_traffic(db: &TestDatabase) {
     db.store.maintain().await.expect("maintenance works");
     assert_eq!(counted(db).await.values().sum::<u64>(), 1_000_001);
     assert_eq!(ended(db, since, Resolution::Minute).await.values().sum::<u64>(), 1);
+}
+
+/// Of the hour before and the one that is under way.
+async fn latencies(db: &TestDatabase) -> Vec<Latency> {
+    let since = db.now().await.minus(HOUR);
+    db.store.latencies(since, 3, Resolution::Hour).await.expect("readable")
+}
+
+fn sampled(latencies: &[Latency]) -> u32 {
+    latencies.iter().map(|one| one.sampled).sum()
+}
+
+async fn latencies_are_of_the_attempts_that_ended_effects_while_their_history_is_kept(db: &TestDatabase) {
+    let (pay, mail) = (Stage::by_key(db, "pay").await, Stage::hold(db, "mail").await);
+    assert!(latencies(db).await.is_empty());
+    for at in 0..3 {
+        pay.reach(db, &format!("ok-{at}"), State::Succeeded).await;
+    }
+    pay.failed(db, "declined").await;
+    pay.reach(db, "called-off", State::Cancelled).await;
+    mail.parked(db, "doubtful").await;
+    let (short, long) = (Duration::from_millis(250), Duration::from_secs(2));
+    let lasted = |table: &str, took| {
+        let end = db.engine.after("started_at", took);
+        format!("UPDATE aftercommit.{table} SET ended_at = {end} WHERE started_at IS NOT NULL")
+    };
+    db.sql.execute(&lasted("outcomes", short)).await;
+    db.sql.execute(&lasted("attempts", long)).await;
+    for step in ["nothing was dropped", "payloads were"] {
+        let found = latencies(db).await;
+        assert_eq!(sampled(&found), 4, "{step}: three that succeeded, one that failed: {found:?}");
+        assert_eq!(found.iter().map(|one| one.p50).min(), Some(short), "{step}: {found:?}");
+        assert_eq!(found.iter().map(|one| one.p95).max(), Some(long), "{step}: {found:?}");
+        assert!(found.iter().all(|one| one.at.micros() % Resolution::Hour.micros() == 0), "{found:?}");
+        db.store.drop_batch(Step::Payloads, Duration::ZERO, 10).await.expect("the step runs");
+    }
+    let none = db.store.latencies(db.now().await, 0, Resolution::Minute).await.expect("readable");
+    assert!(none.is_empty(), "{none:?}");
+    db.store.drop_batch(Step::History, Duration::ZERO, 10).await.expect("the step runs");
+    assert!(latencies(db).await.is_empty(), "the attempts went with the history");
+}
+
+async fn latencies_read_no_more_than_a_few_of_each_part_of_an_hour(db: &TestDatabase) {
+    let stage = Stage::by_key(db, "pay").await;
+    for at in 0..12 {
+        stage.reach(db, &format!("ok-{at}"), State::Succeeded).await;
+    }
+    // A part of an hour is ten minutes; they may have ended in two of them.
+    let found = latencies(db).await;
+    assert!((5..=10).contains(&sampled(&found)), "{found:?}");
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use aftercommit::{contract::Dedupe, downstream::Downstream};
+use aftercommit::{contract::Dedupe, downstream::Downstream, effect::Effect};
 use sha2::{Digest as _, Sha256};
 use url::Url;
 
@@ -156,6 +156,10 @@ impl Amqp {
 }
 
 impl Configured for Amqp {
+    fn known_as(&self, _effect: &Effect, key: &str) -> Option<(&'static str, String)> {
+        Some(("Message id", key.to_owned()))
+    }
+
     fn account(&self) -> String {
         self.broker.account()
     }

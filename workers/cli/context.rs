@@ -18,7 +18,7 @@ const DEFAULT_FILE: &str = "aftercommit.toml";
 /// What our variables begin with.
 const PREFIX: &str = "AFTERCOMMIT__";
 /// Variables that name a database, the stronger one first.
-const DATABASE_VARIABLES: [&str; 2] = ["AFTERCOMMIT__DATABASE", "DATABASE_URL"];
+pub(super) const DATABASE_VARIABLES: [&str; 2] = ["AFTERCOMMIT__DATABASE", "DATABASE_URL"];
 /// The database of `aftercommit dev`, in the working directory.
 pub(crate) const DEV_DATABASE: &str = "sqlite:aftercommit-dev.db";
 
@@ -130,6 +130,9 @@ impl Context {
         }
         let database = self.global.database.iter().map(|url| ("database".to_owned(), url.clone()));
         let overrides = database.chain(flags).collect();
+        if let Some(file) = &file {
+            super::source::remember(file);
+        }
         let sources = Sources { file, env: std::env::vars().collect(), overrides, dev: false };
         Ok(Settings::load_all(&sources))
     }

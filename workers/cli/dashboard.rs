@@ -11,8 +11,14 @@ use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Context, Exit, Signals, context::program, data, effects::who, fail, output::plural, sqlite_file, talk,
-    work::open_patiently,
+    Context, Exit, Signals,
+    context::program,
+    data,
+    effects::who,
+    fail,
+    output::plural,
+    sqlite_file, talk,
+    work::{open_patiently, say_sources},
 };
 
 /// How long open requests may go on once it was asked to stop.
@@ -71,11 +77,13 @@ pub(super) async fn run(context: &Context, args: &DashboardArgs) -> anyhow::Resu
 fn prepare(context: &Context, args: &DashboardArgs) -> anyhow::Result<Run> {
     if context.configured()? {
         let settings = context.settings_over(args.overrides())?;
+        say_sources(context, Some(&settings))?;
         let (url, options) = (settings.database.clone(), settings.options());
         return Ok(Run { url, options, listen: settings.dashboard.listen, settings: ready(&settings)? });
     }
     // Somebody looks at a database of which they have no configuration.
     let url = context.database_url()?;
+    say_sources(context, None)?;
     let overrides = [("database".to_owned(), url.clone())].into_iter().chain(args.overrides()).collect();
     let sources = Sources { file: None, env: Vec::new(), overrides, dev: true };
     let settings = Settings::load_all(&sources).map_err(|problems| refused(&problems))?;

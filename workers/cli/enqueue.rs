@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use aftercommit::{
     Enqueued, NewEffect,
     clock::{Timestamp, words::relative},
-    error::EnqueueError,
+    error::{EnqueueError, said_against},
     store::{DownstreamInfo, Look, Status},
     visible::clean,
 };
@@ -15,9 +15,7 @@ use clap::Args;
 use serde_json::value::RawValue;
 
 use super::{
-    Context, Exit, Writer, data,
-    exit::said_against,
-    fail,
+    Context, Exit, Writer, data, fail,
     json::{self, EffectJson, EnqueueJson},
     parse,
     people::{People, Sight, Written},

@@ -3,13 +3,12 @@
 use std::{io, process::ExitCode};
 
 use aftercommit::{
-    error::{EnqueueError, StoreError},
+    error::{EnqueueError, StoreError, said_against},
     visible::clean_lines,
 };
 use aftercommit_workers::config::ConfigError;
-use sqlx::{error::DatabaseError, postgres::PgDatabaseError};
 
-use super::{context::invocation, remote::Refused, talk};
+use super::{context::invocation, remote::Refused, source::file_read, talk};
 
 /// The exit codes of the public interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,17 +158,16 @@ pub(crate) fn sentence(problem: &anyhow::Error) -> String {
     text
 }
 
-/// What a database said against a value: its sentence, and its hint. Where in which of its functions that was helps nobody
-/// who typed the value.
-pub(crate) fn said_against(said: &dyn DatabaseError) -> String {
-    let hint = said.try_downcast_ref::<PgDatabaseError>().and_then(PgDatabaseError::hint);
-    match hint {
-        Some(hint) => format!("{}. {hint}", said.message().trim_end_matches('.')),
-        None => said.message().to_owned(),
-    }
-}
-
 fn store_words(problem: &StoreError) -> String {
+    if let StoreError::OtherEnvironment { found, configured } = problem
+        && let Some(file) = file_read()
+    {
+        return format!(
+            "this database belongs to the environment {found:?}, and the configuration {} says {configured:?}: check the database URL, \
+             or name the configuration of {found:?} (--config)",
+            file.display()
+        );
+    }
     let StoreError::SchemaTooOld { found, needs } = problem else { return problem.to_string() };
     let command = format!("{} migrate", invocation());
     if *found == 0 {
@@ -202,7 +200,7 @@ fn database_words(problem: &sqlx::Error) -> String {
             "28P01" => ": correct the password or the user in the database URL",
             _ => "",
         };
-        return format!("{message}{step}");
+        return format!("{}{step}", said_against(said));
     }
     if let sqlx::Error::Configuration(why) = problem {
         // One part of the driver wraps another's error of the same name.

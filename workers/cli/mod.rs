@@ -29,6 +29,7 @@ mod purge;
 mod remote;
 mod requests;
 mod serve;
+mod source;
 mod table;
 mod work;
 

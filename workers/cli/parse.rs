@@ -6,6 +6,7 @@ use aftercommit::{
     clock::Timestamp,
     effect::{EffectId, PAYLOAD_LEN_MAX},
     state::State,
+    store::BULK_RATE_MAX,
 };
 use anyhow::Context as _;
 
@@ -40,7 +41,9 @@ pub(crate) fn timestamp(text: &str) -> Result<Timestamp, String> {
 /// An effect's number.
 pub(crate) fn effect_id(text: &str) -> Result<EffectId, String> {
     let number = text.parse::<i64>().ok().filter(|number| *number > 0);
-    number.map(EffectId::new).ok_or_else(|| "write an effect's number, such as 17".to_owned())
+    number.map(EffectId::new).ok_or_else(|| {
+        "write an effect's number, such as 17; `aftercommit effects show KEY` tells it where you have a key".to_owned()
+    })
 }
 
 /// More rows than anybody reads; what is asked for is held in memory.
@@ -50,6 +53,12 @@ const LIMIT_MAX: u32 = 1_000_000;
 pub(crate) fn limit(text: &str) -> Result<u32, String> {
     let number = text.parse::<u32>().ok().filter(|number| (1..=LIMIT_MAX).contains(number));
     number.ok_or_else(|| format!("write a number from 1 to {LIMIT_MAX}"))
+}
+
+/// How many effects a second a bulk does at most: as the API takes it.
+pub(crate) fn rate(text: &str) -> Result<u32, String> {
+    let number = text.parse::<u32>().ok().filter(|number| (1..=BULK_RATE_MAX).contains(number));
+    number.ok_or_else(|| format!("write a number from 1 to {BULK_RATE_MAX}"))
 }
 
 /// A state's word; `in-doubt` is taken for `in_doubt`.

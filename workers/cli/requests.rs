@@ -79,7 +79,8 @@ async fn find(people: &dyn People, args: &RequestsArgs) -> anyhow::Result<Vec<Re
         if limit == 0 {
             return Ok(found);
         }
-        let filter = RequestFilter { scope: args.scope.clone(), key: args.key.clone(), before, limit };
+        let (scope, key) = (args.scope.clone(), args.key.clone());
+        let filter = RequestFilter { scope, key, expired: None, before, limit };
         let page = people.requests(&filter).await?;
         let full = page.len() == usize::try_from(limit).unwrap_or(usize::MAX);
         before = page.last().map(RequestInfo::place);

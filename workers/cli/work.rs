@@ -56,6 +56,7 @@ pub(crate) struct WorkArgs {
 /// Works.
 pub(super) async fn run(context: &Context, args: &WorkArgs) -> anyhow::Result<Exit> {
     let settings = context.settings()?;
+    say_sources(context, Some(&settings))?;
     let url = settings.database.clone();
     let only = (!args.downstream.is_empty()).then_some(args.downstream.as_slice());
     let served = settings.serve(only)?;
@@ -110,6 +111,12 @@ pub(super) async fn run(context: &Context, args: &WorkArgs) -> anyhow::Result<Ex
         return Err(fail(Exit::Forbidden, banner(&hold)));
     }
     Ok(Exit::Ok)
+}
+
+/// Says which configuration was read, and which database is used in the place of its own.
+pub(super) fn say_sources(context: &Context, settings: Option<&Settings>) -> anyhow::Result<()> {
+    context.sources(settings)?.iter().for_each(|said| tracing::info!("{said}"));
+    Ok(())
 }
 
 /// The journal's file.

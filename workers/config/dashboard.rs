@@ -4,8 +4,9 @@ mod access;
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
+use aftercommit::effect::Effect;
 use aftercommit_dashboard as dashboard;
 use ipnet::IpNet;
 
@@ -218,7 +219,14 @@ impl Settings {
             proxies: table.proxies.clone(),
             redact,
             bulk: table.bulk,
+            known_as: self.known_as(),
             ..dashboard::Settings::default()
         })
+    }
+
+    /// What the configured downstreams know effects by.
+    pub fn known_as(&self) -> dashboard::KnownAs {
+        let downstreams = self.downstreams.clone();
+        Arc::new(move |effect: &Effect| downstreams.get(&*effect.downstream)?.known_as(effect))
     }
 }

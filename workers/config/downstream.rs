@@ -99,7 +99,7 @@ pub(crate) trait Configured: Any + fmt::Debug + Send + Sync {
     fn endpoint_problems(&self, _secrets: &Secrets, _rows: &[Endpoint]) -> Option<Vec<(String, String)>> {
         None
     }
-    /// What the downstream knows an effect by besides its key, where it is something else: its name there, and what it is. Of an
+    /// What the downstream knows an effect by besides its key, or as what it knows the key: the name there, and what it is. Of an
     /// effect that cannot be rendered there is none.
     fn known_as(&self, _effect: &Effect, _key: &str) -> Option<(&'static str, String)> {
         None
@@ -194,8 +194,8 @@ impl DownstreamSettings {
         self.configured.endpoints()
     }
 
-    /// What the downstream knows this effect by besides its key, where that is something else (a mail's `Message-ID`): its name
-    /// there, and what it is.
+    /// What the downstream knows this effect by besides its key (a mail's `Message-ID`), or as what it knows the key: the name there,
+    /// and what it is.
     pub fn known_as(&self, effect: &Effect) -> Option<(&'static str, String)> {
         self.configured.known_as(effect, &format!("{}{}", self.key_prefix, effect.key))
     }

@@ -3,12 +3,13 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use aftercommit::{
+    NewEffect,
     clock::SystemClock,
     engine::{Engine, Report, Stop},
     error::StoreError,
     store::Options,
 };
-use aftercommit_dashboard::{Dashboard, Operations, Settings as Shown, dashboard};
+use aftercommit_dashboard::{Dashboard, Operations, Settings as Shown, Trial, dashboard};
 use aftercommit_workers::config::{Settings, Sources};
 use anyhow::Context as _;
 use axum::Router;
@@ -66,6 +67,9 @@ const AMQP_URL: &str = "AFTERCOMMIT_DEV_AMQP_URL";
 pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit> {
     context.refuse_json("`dev` tells its addresses to a person")?;
     let url = context.database_flag().unwrap_or(DEV_DATABASE).to_owned();
+    for said in context.not_read_by_dev(&url) {
+        talk!("note: {said}.");
+    }
     let mut signals = Signals::listen()?;
     migrate(&url, Some("dev")).await?;
     let database = open_database(&url, &Options::default()).await?;
@@ -86,6 +90,8 @@ pub(crate) async fn run(context: &Context, args: DevArgs) -> anyhow::Result<Exit
         environment: "dev".to_owned(),
         local: who(),
         operations: Some(operations.clone()),
+        known_as: settings.known_as(),
+        trial: Some(trial()?),
         ..Shown::default()
     };
     let dashboard = dashboard(database, shown);
@@ -139,6 +145,14 @@ async fn run_until_stopped(
             }
         }
     }
+}
+
+/// What the empty dashboard offers to be sent.
+fn trial() -> anyhow::Result<Trial> {
+    let charge = NewEffect::to("payments").operation("charge");
+    let effect = charge.json_text(r#"{"amount":1500,"currency":"jpy","source":"tok_visa"}"#)?;
+    let says = "A charge of 1,500 yen at payments, a stand-in in this process: no money moves, and nothing outside hears of it.";
+    Ok(Trial { effect, says: says.to_owned() })
 }
 
 /// The dashboard at the root, the sinks below.

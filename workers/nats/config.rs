@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use aftercommit::{
     contract::{Dedupe, Window},
     downstream::Downstream,
+    effect::Effect,
 };
 use tokio_rustls::rustls::ClientConfig;
 use url::Url;
@@ -264,6 +265,10 @@ impl Nats {
 }
 
 impl Configured for Nats {
+    fn known_as(&self, _effect: &Effect, key: &str) -> Option<(&'static str, String)> {
+        Some(("Nats-Msg-Id", key.to_owned()))
+    }
+
     fn credential_sha256(&self, secrets: &Secrets) -> Result<Option<[u8; 32]>, String> {
         let url = self.broker.resolve(secrets).map_err(|(key, problem)| format!("{key} {problem}"))?;
         let (login, secret) = self.login(&url, secrets).map_err(|(_key, problem)| problem)?;

@@ -48,7 +48,7 @@ pub(super) fn sent(sent: &Sent) -> Outcome {
         Sent::Answered(command, reply) => answered(*command, reply),
         Sent::Lost(Command::Dot, why) => {
             let why = format!(
-                "the whole message was sent, and then {why}: the server may have taken it over; look for its Message-ID in the server's log"
+                "{why} after the whole message was sent: the server may have taken it over; look for its Message-ID in the server's log"
             );
             Outcome::new(Finding::Unknown, Phase::Send, why)
         }

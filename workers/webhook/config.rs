@@ -9,6 +9,7 @@ use aftercommit::{
         Downstream,
         endpoint::{Directory, Endpoint},
     },
+    effect::Effect,
 };
 use sha2::{Digest, Sha256};
 
@@ -274,6 +275,10 @@ impl Webhook {
 }
 
 impl Configured for Webhook {
+    fn known_as(&self, _effect: &Effect, key: &str) -> Option<(&'static str, String)> {
+        Some(("webhook-id", key.to_owned()))
+    }
+
     fn account(&self) -> String {
         "any endpoint".to_owned()
     }

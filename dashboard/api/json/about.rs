@@ -51,6 +51,9 @@ pub struct CauseJson {
     pub last_hour: u64,
     /// How many of the last day.
     pub last_day: u64,
+    /// How many of the last seven days.
+    #[serde(default)]
+    pub last_week: u64,
     /// The newest of them.
     #[schema(value_type = i64)]
     pub newest: EffectId,
@@ -69,6 +72,9 @@ pub struct CausesJson {
     pub causes: Vec<CauseJson>,
     /// How many of the newest effects were looked at.
     pub searched: u64,
+    /// Of these, so many have no cause here: a new effect took their place, and nothing is to be done about them.
+    #[serde(default)]
+    pub superseded: u64,
     /// Whether these are all that there are.
     pub whole: bool,
     /// The database's clock.

@@ -66,7 +66,7 @@ pub struct EffectJson {
     /// Business references.
     #[schema(value_type = serde_json::Value)]
     pub metadata: Option<Box<RawValue>>,
-    /// The downstream stored its refusal under the key: a retry could only replay it.
+    /// The downstream has stored an answer under the key: a retry could only replay it.
     #[serde(default)]
     pub refusal_stored: bool,
     /// Its payload was dropped: it cannot be sent again.

@@ -1,11 +1,13 @@
 //! Downstreams, their endpoints, workers, and counts.
 
+use std::time::Duration;
+
 use aftercommit::{
     clock::Timestamp,
     downstream::endpoint::{Disabled, Endpoint},
     effect::EffectId,
     state::State,
-    store::{Breaker, Count, DownstreamInfo, PausedBy, Traffic, WorkerInfo},
+    store::{Breaker, Count, DownstreamInfo, Latency, PausedBy, Traffic, WorkerInfo},
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{ToSchema, openapi::schema::ObjectBuilder};
@@ -112,7 +114,7 @@ impl From<DownstreamJson> for DownstreamInfo {
 pub struct DownstreamsJson {
     /// The downstreams.
     pub downstreams: Vec<DownstreamJson>,
-    /// The database's clock.
+    /// When they were read, on the database's clock.
     #[schema(schema_with = time)]
     pub now: Time,
 }
@@ -197,6 +199,13 @@ pub struct WorkerJson {
     pub downstreams: Vec<String>,
     /// Effects that it holds.
     pub in_flight: u64,
+    /// Leases under which it holds them.
+    #[serde(default)]
+    pub leases: u64,
+    /// When the first of these ends, unless it is renewed.
+    #[serde(default)]
+    #[schema(schema_with = maybe_time)]
+    pub lease_until: Option<Time>,
     /// When it started.
     #[schema(schema_with = time)]
     pub started_at: Time,
@@ -213,6 +222,8 @@ impl From<&WorkerInfo> for WorkerJson {
             live: info.live,
             downstreams: info.downstreams.clone(),
             in_flight: info.in_flight,
+            leases: info.leases,
+            lease_until: info.lease_until.map(Time),
             started_at: Time(info.started_at),
             seen_at: Time(info.seen_at),
         }
@@ -228,6 +239,8 @@ impl From<WorkerJson> for WorkerInfo {
             live: json.live,
             downstreams: json.downstreams,
             in_flight: json.in_flight,
+            leases: json.leases,
+            lease_until: json.lease_until.map(|time| time.0),
             version: json.version,
         }
     }
@@ -321,6 +334,42 @@ impl TrafficsJson {
     pub fn of(traffic: &[Traffic], now: Timestamp) -> Self {
         Self { traffic: traffic.iter().map(TrafficJson::from).collect(), now: Time(now) }
     }
+}
+
+/// How long the attempts took that ended effects, in a minute or an hour: of a sample, spread over it evenly.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct LatencyJson {
+    /// When that minute or hour began.
+    #[schema(schema_with = time)]
+    pub at: Time,
+    /// How many attempts were looked at.
+    pub sampled: u32,
+    /// Half of them took no more microseconds.
+    pub p50_us: u64,
+    /// Ninety-five of a hundred took no more microseconds.
+    pub p95_us: u64,
+}
+
+impl From<&Latency> for LatencyJson {
+    fn from(latency: &Latency) -> Self {
+        let micros = |took: Duration| u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        Self {
+            at: Time(latency.at),
+            sampled: latency.sampled,
+            p50_us: micros(latency.p50),
+            p95_us: micros(latency.p95),
+        }
+    }
+}
+
+/// How long attempts took, over time.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct LatenciesJson {
+    /// Only of when some ended an effect.
+    pub latencies: Vec<LatencyJson>,
+    /// The database's clock.
+    #[schema(schema_with = time)]
+    pub now: Time,
 }
 
 fn breaker() -> ObjectBuilder {

@@ -5,9 +5,9 @@ use aftercommit::{
     store::{Audited, RequestInfo},
 };
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{ToSchema, openapi::schema::ObjectBuilder};
 
-use super::{Time, time};
+use super::{Time, time, word};
 
 /// An audit row.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -85,6 +85,20 @@ pub struct AuditsJson {
     pub next: Option<i64>,
 }
 
+/// Its time is not over.
+pub(crate) const KEPT: &str = "kept";
+/// Its time is over.
+pub(crate) const EXPIRED: &str = "expired";
+
+/// What a dashboard of an older version does not say.
+fn kept() -> String {
+    KEPT.to_owned()
+}
+
+pub(crate) fn request_state() -> ObjectBuilder {
+    word([KEPT, EXPIRED])
+}
+
 /// A guarded request. What it was answered with is shown to nobody but whoever repeats it.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RequestJson {
@@ -96,8 +110,15 @@ pub struct RequestJson {
     pub key: String,
     /// The answer's status.
     pub status: u16,
+    /// Whether its time is over. A repeat gets the stored answer while it is `kept`, and past that while `unfinished` is not 0.
+    #[serde(default = "kept")]
+    #[schema(schema_with = request_state)]
+    pub state: String,
     /// Effects that it wrote.
     pub effects: u64,
+    /// Those of them that have not ended.
+    #[serde(default)]
+    pub unfinished: u64,
     /// When it began.
     #[schema(schema_with = time)]
     pub created_at: Time,
@@ -113,7 +134,9 @@ impl From<&RequestInfo> for RequestJson {
             scope: info.scope.clone(),
             key: info.key.clone(),
             status: info.status,
+            state: if info.expired { EXPIRED } else { KEPT }.to_owned(),
             effects: info.effects,
+            unfinished: info.unfinished,
             created_at: Time(info.created_at),
             expires_at: Time(info.expires_at),
         }
@@ -128,8 +151,10 @@ impl From<RequestJson> for RequestInfo {
             key: json.key,
             created_at: json.created_at.0,
             expires_at: json.expires_at.0,
+            expired: json.state == EXPIRED,
             status: json.status,
             effects: json.effects,
+            unfinished: json.unfinished,
         }
     }
 }

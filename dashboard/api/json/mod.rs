@@ -20,13 +20,14 @@ use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
 
 pub use about::{AboutJson, CauseJson, CausesJson};
 pub use attempt::{AttemptJson, AttemptsJson, SentJson, VerbJson, shown_target};
-pub use bulk::{BulkJson, BulksJson, PreviewJson};
+pub use bulk::{BulkJson, BulksJson, NotDoneJson, PreviewJson, RefusedJson};
 pub use effect::{EffectJson, EffectsJson, EnqueuedJson};
 pub use fleet::{
-    CountJson, CountsJson, DownstreamJson, DownstreamsJson, EndpointJson, EndpointsJson, TrafficJson,
-    TrafficsJson, WorkerJson, WorkersJson,
+    CountJson, CountsJson, DownstreamJson, DownstreamsJson, EndpointJson, EndpointsJson, LatenciesJson,
+    LatencyJson, TrafficJson, TrafficsJson, WorkerJson, WorkersJson,
 };
 pub use log::{AuditJson, AuditsJson, RequestJson, RequestsJson};
+pub(crate) use log::{EXPIRED, KEPT, request_state};
 pub use problem::ProblemJson;
 pub use wish::{
     ActJson, BulkWishJson, ConfirmedJson, EnqueueJson, FilterJson, ReasonJson, ReissueJson, Resolution,

@@ -183,7 +183,8 @@ pub struct FilterJson {
     /// In whose last error this stands, whatever the case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// With this cause: the `id` that `GET causes` told, for the same downstream where that was asked for one.
+    /// With this cause: the `id` that `GET causes` told, for the same downstream where that was asked for one. With `-1h`, `-24h` or
+    /// `-7d` behind it: only those that ended, or were parked, so lately.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// Written before this.

@@ -14,7 +14,7 @@ use crate::{
     causes,
     pages::{
         frame::{Frame, Place},
-        parts::{Num, Text, in_query, plural, text, words},
+        parts::{Badge, Num, Text, in_query, plural, text, words},
         shown,
     },
     problem::Problem,
@@ -55,9 +55,17 @@ struct Chosen {
     preview: Preview,
     /// When it was looked at: ages are counted from then.
     at: i64,
+    /// "1 effect", "1,204 effects".
+    effects: String,
+    states: Vec<(Badge, Num)>,
     of: Vec<(Text, Num)>,
+    /// What of the list itself a person should know.
+    notes: Vec<String>,
+    /// What matches and is not on it, and why.
+    refused: Option<(String, Vec<Text>)>,
     needs_reason: bool,
-    rate_max: u32,
+    /// As fast as it goes, where nobody says anything.
+    rate: u32,
 }
 
 #[derive(Default)]
@@ -166,6 +174,7 @@ fn wish(search: &Search, verb: Verb, at: Timestamp) -> BulkWish {
     BulkWish {
         filter: search.filter(at),
         cause: search.cause().map(str::to_owned),
+        at: Some(at),
         verb,
         reason: None,
         rate: None,
@@ -249,7 +258,7 @@ async fn preview(
 
 /// The group that was chosen, in words.
 async fn of_cause(shared: &Shared, cause: &str, search: &Search, now: Timestamp) -> Result<String, Problem> {
-    let members = causes::members(shared, cause, &search.filter(now)).await?;
+    let members = causes::members(shared, cause, (&search.filter(now), now)).await?;
     Ok(match members {
         Some(members) => format!("All effects {}", members.words),
         None => "a cause that no effect has any more".to_owned(),
@@ -284,10 +293,23 @@ fn offers(search: &Search) -> Vec<Offer> {
 fn choice(preview: Preview, verb: &Verb, at: Timestamp, shared: &Shared) -> Chosen {
     let known = VERBS.into_iter().find(|(word, ..)| *word == verb.as_str());
     let (word, name, _) = known.unwrap_or(("", "", ""));
-    let of = preview.by_downstream.iter().map(|(name, n)| (text(name), Num(*n))).collect();
-    let needs_reason = verb.needs_reason() || preview.consequence.type_this.is_some();
-    let rate_max = shared.settings().bulk.rate;
-    Chosen { word, name, of, needs_reason, rate_max, at: at.micros(), preview }
+    let outlook = &preview.outlook;
+    let refused = outlook
+        .refused_in_words()
+        .map(|(sentence, lines)| (sentence, lines.iter().map(|line| text(line)).collect()));
+    Chosen {
+        word,
+        name,
+        effects: plural(outlook.effects, "effect"),
+        states: outlook.by_state.iter().map(|(state, n)| (Badge::of(*state), Num(*n))).collect(),
+        of: outlook.by_downstream.iter().map(|(name, n)| (text(name), Num(*n))).collect(),
+        notes: outlook.notes(verb),
+        refused,
+        needs_reason: verb.needs_reason() || preview.consequence.type_this.is_some(),
+        rate: shared.settings().bulk.rate,
+        at: at.micros(),
+        preview,
+    }
 }
 
 /// `POST /bulk/new`.
@@ -338,50 +360,4 @@ async fn begin(frame: &Frame, shared: &Shared, pairs: &Pairs) -> Result<i64, Pro
 }
 
 #[cfg(test)]
-mod tests {
-    use aftercommit::verb::Resolved;
-
-    use super::*;
-
-    #[test]
-    fn every_verb_that_is_offered_is_one() {
-        for (word, ..) in VERBS {
-            assert_eq!(verb(word).map(|verb| verb.as_str()), Some(word));
-        }
-        assert_eq!(verb("drop"), None);
-        let resolve = Verb::Reissue { resolve: Some(Resolved::NotApplied) };
-        assert_eq!(verb("reissue not-applied"), Some(resolve));
-    }
-
-    #[test]
-    fn only_verbs_that_take_the_state_are_offered() {
-        let words: Vec<_> = offers(&Search::parse("state:in_doubt")).iter().map(|offer| offer.word).collect();
-        assert_eq!(words, ["resolve applied", "resolve not-applied", "resend", "reissue not-applied"]);
-        let words: Vec<_> = offers(&Search::parse("state:failed")).iter().map(|offer| offer.word).collect();
-        assert_eq!(words, ["retry", "reissue", "redact"]);
-    }
-
-    #[test]
-    fn ticks_are_what_is_acted_on() {
-        let pairs = |pairs: &[(&str, &str)]| -> Pairs {
-            pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()
-        };
-        assert_eq!(chosen(&pairs(&[("id", "7"), ("id", "9"), ("q", "state:failed")])).to_string(), "id:7,9");
-        assert_eq!(chosen(&pairs(&[("q", "state:failed")])).to_string(), "state:failed");
-        let odd = chosen(&pairs(&[("id", "x"), ("q", "state:failed")]));
-        assert!(!odd.problems.is_empty(), "what was ticked is never taken for the whole search: {odd:?}");
-        assert!(is_nothing(&pairs(&[("verb", "cancel")])) && !is_nothing(&pairs(&[("q", "")])));
-    }
-
-    #[test]
-    fn a_state_that_the_verb_does_not_take_never_becomes_every_state() {
-        let cancel = |text: &str| narrowed(&Search::parse(text), &Verb::Cancel).to_string();
-        assert_eq!(cancel("state:failed,ready"), "state:ready");
-        assert_eq!(
-            cancel("state:failed downstream:pay"),
-            "state:failed downstream:pay",
-            "it is refused as such"
-        );
-        assert_eq!(cancel("downstream:pay"), "downstream:pay");
-    }
-}
+mod tests;

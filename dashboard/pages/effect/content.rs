@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use aftercommit::{
-    store::{Content, DownstreamInfo, Intent},
+    effect::recipients_of,
+    store::{Content, DownstreamInfo, Intent, Look},
     visible::clean,
 };
 
@@ -12,14 +13,86 @@ use serde_json::value::RawValue;
 use super::Known;
 use crate::{
     access::Visitor,
+    api::json::shown_target,
     pages::{
         json::indented,
-        parts::{Text, lines, text},
+        parts::{Num, Text, lines, text},
     },
 };
 
 /// Longer texts are cut; the command line prints them whole.
 const SHOWN_MAX: usize = 64 * 1024;
+
+/// So many characters of what an effect carries stand in a list.
+const EXCERPT_MAX: usize = 240;
+/// So many of its recipients.
+const RECIPIENTS: usize = 3;
+
+/// What an effect is for and carries, at a glance.
+pub(in crate::pages) struct Carried {
+    /// To whom or where it goes.
+    pub(in crate::pages) to: Option<Text>,
+    /// The beginning of what it carries, on one line.
+    pub(in crate::pages) excerpt: Option<Text>,
+    /// In its place.
+    pub(in crate::pages) words: String,
+}
+
+/// What `visitor` is shown of it at a glance.
+pub(in crate::pages) fn carried(intent: Option<&Intent>, kind: Option<&str>, visitor: &Visitor) -> Carried {
+    let nothing = |words: &str| Carried { to: None, excerpt: None, words: words.to_owned() };
+    if !visitor.sees_content() {
+        return nothing("Viewers do not see it. An operator does.");
+    }
+    let Some(intent) = intent else {
+        return nothing("The dashboard's own login to the database may not read it.");
+    };
+    let size = Num(intent.bytes.unwrap_or_default());
+    let type_of =
+        || clean(intent.content_type.as_deref().unwrap_or("bytes of no declared type")).into_owned();
+    let (excerpt, words) = match &intent.content {
+        Content::Json(Some(json)) => (Some(excerpt(json)), String::new()),
+        Content::Json(None) => (None, format!("{size} bytes of JSON: its own page shows them.")),
+        Content::Bytes(bytes) => match bytes.as_deref().map(std::str::from_utf8) {
+            Some(Ok(words)) => (Some(excerpt(words)), String::new()),
+            Some(Err(_)) | None => (None, format!("{size} bytes, {}.", type_of())),
+        },
+        Content::Dropped => (None, "Dropped: retention, or a person, removed it.".to_owned()),
+        Content::None => (None, "Nothing.".to_owned()),
+    };
+    Carried { to: recipient(intent, kind).map(|to| text(&to)), excerpt: excerpt.map(|of| text(&of)), words }
+}
+
+/// To whom or where it goes, as far as that is no matter of the configuration: its target, or whom a mail names.
+fn recipient(intent: &Intent, kind: Option<&str>) -> Option<String> {
+    if let Some(target) = &intent.target {
+        return Some(excerpt(&shown_target(target, Look::Size)));
+    }
+    let Content::Json(Some(json)) = &intent.content else { return None };
+    let mut all = recipients_of(json).ok().filter(|all| kind == Some("smtp") && !all.is_empty())?;
+    let more = all.len().saturating_sub(RECIPIENTS);
+    all.truncate(RECIPIENTS);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    Some(excerpt(&(all.join(", ") + &more)))
+}
+
+/// The beginning of a text, on one line.
+fn excerpt(of: &str) -> String {
+    let mut line = String::new();
+    for (n, word) in of.split_whitespace().enumerate() {
+        if n > 0 {
+            line.push(' ');
+        }
+        line.push_str(word);
+        if line.len() > 4 * EXCERPT_MAX {
+            break;
+        }
+    }
+    match line.char_indices().nth(EXCERPT_MAX) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
 
 /// Request and response.
 pub(super) struct Shown {
@@ -65,7 +138,8 @@ pub(super) fn shown(known: &Known, visitor: &Visitor, info: Option<&DownstreamIn
         shown.withheld = Some("The dashboard's own login to the database may not read what effects carry.");
         return shown;
     };
-    shown.target = intent.target.as_deref().map(text);
+    // A URL may be as secret as a password: who may see what an effect carries need not see what lets anybody call on its behalf.
+    shown.target = intent.target.as_deref().map(|target| text(&shown_target(target, Look::Size)));
     shown.headers = intent.headers.as_deref().map(|headers| sheet(&header_lines(headers)));
     (shown.payload, shown.payload_words) = payload(intent);
     shown.curl = curl(known, intent, info);
@@ -123,7 +197,7 @@ fn curl(known: &Known, intent: &Intent, info: Option<&DownstreamInfo>) -> Option
     let info = info.filter(|info| matches!(info.kind.as_deref(), Some("http" | "webhook")))?;
     let origin = info.origin.as_deref().unwrap_or("https://ORIGIN");
     let path = match (&intent.target, &effect.operation) {
-        (Some(target), _) => target.clone(),
+        (Some(target), _) => shown_target(target, Look::Size),
         (None, Some(operation)) => format!("/PATH-OF-{operation}"),
         (None, None) => "/".to_owned(),
     };
@@ -158,6 +232,15 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_stands_in_a_list_is_one_line_and_short() {
+        assert_eq!(excerpt("{\n  \"to\": \"ann@shop.test\"\n}"), "{ \"to\": \"ann@shop.test\" }");
+        let long = excerpt(&"ü".repeat(10_000));
+        assert_eq!(long.chars().count(), EXCERPT_MAX + 1);
+        assert!(long.ends_with('…'), "{long}");
+        assert!(excerpt(&"a ".repeat(10_000)).chars().count() <= EXCERPT_MAX + 1);
+    }
 
     #[test]
     fn no_text_ends_the_quotes_of_a_shell() {

@@ -1,13 +1,22 @@
 //! What happened to an effect, in one list: attempts, what people did, its beginning and its end.
 
 use aftercommit::{
-    clock::{Timestamp, words::span},
+    clock::{
+        Timestamp,
+        words::{span, utc, utc_and_words},
+    },
+    contract::Dedupe,
+    follow::{Why, why_unknown},
     outcome::{Phase, Verdict},
+    state::State,
     store::{Audited, LoggedAttempt},
 };
 
 use super::Known;
-use crate::pages::parts::{Moment, Text, maybe, text, verdict, words};
+use crate::pages::{
+    parts::{Moment, Text, maybe, text, verdict, words},
+    prose::{Prose, prose},
+};
 
 /// Something that happened.
 pub(in crate::pages) struct Event {
@@ -20,11 +29,13 @@ pub(in crate::pages) struct Event {
     pub(in crate::pages) outcome: Option<&'static str>,
     pub(in crate::pages) details: Vec<Text>,
     pub(in crate::pages) quote: Option<Text>,
+    /// What followed from it.
+    pub(in crate::pages) then: Option<Prose>,
 }
 
 /// Everything, newest first.
 pub(super) fn events(known: &Known) -> Vec<Event> {
-    let Known { effect, attempts, audit, now, .. } = known;
+    let Known { effect, audit, now, .. } = known;
     let mut events: Vec<Event> = Vec::new();
     let plain = |at, class, title: &str| Event {
         at,
@@ -34,9 +45,14 @@ pub(super) fn events(known: &Known) -> Vec<Event> {
         outcome: None,
         details: Vec::new(),
         quote: None,
+        then: None,
     };
-    events.push(plain(effect.created_at, "", "Written, with the business transaction"));
-    events.extend(attempts.iter().map(|attempt| attempted(attempt, *now)));
+    events.push(plain(effect.created_at, "", "Written"));
+    let attempted = |attempt| Event {
+        then: followed(known, attempt).map(|then| prose(&then)),
+        ..attempted(attempt, *now)
+    };
+    events.extend(known.attempts.iter().map(attempted));
     events.extend(audit.iter().map(|row| acted(row, *now)));
     if let Some(ended) = effect.finished_at {
         let class = match effect.last_outcome {
@@ -65,7 +81,7 @@ fn attempted(attempt: &LoggedAttempt, now: Timestamp) -> Event {
         attempt.ended_at.map(|ended| text(&format!("took {}", span(ended.since(attempt.started_at))))),
     );
     details.extend(attempt.response_status.map(|status| text(&format!("status {status}"))));
-    details.extend(attempt.worker.as_deref().map(text));
+    details.extend(attempt.worker.as_deref().map(|worker| text(&format!("by {worker}"))));
     Event {
         at,
         when: Moment::short(at, now),
@@ -78,7 +94,57 @@ fn attempted(attempt: &LoggedAttempt, now: Timestamp) -> Event {
         title: text(&format!("Attempt {}{late}", attempt.attempt)),
         outcome: Some(verdict(attempt.outcome)),
         details,
-        quote: attempt.error.as_deref().map(text),
+        quote: maybe(attempt.error.as_deref()),
+        then: None,
+    }
+}
+
+/// What followed from an attempt, as far as the log tells: what was decided at once, or what somebody did before anything else.
+fn followed(known: &Known, attempt: &LoggedAttempt) -> Option<String> {
+    let ended = attempt.ended_at.filter(|_| !attempt.late)?;
+    let next = known.attempts.iter().find(|later| !later.late && later.attempt > attempt.attempt);
+    let before_next = |row: &&Audited| row.at >= ended && next.is_none_or(|next| row.at <= next.started_at);
+    // What people did comes newest first.
+    let by = known.audit.iter().rfind(before_next).map(|row| format!(", after {}: {}", row.who, row.verb));
+    let Some(next) = next else { return last(known, attempt.outcome, by) };
+    let when =
+        format!("sent again at {}, {} later", utc(next.started_at), span(next.started_at.since(ended)));
+    // Where it can be asked, that comes first.
+    let asked = known.contract.as_ref().is_some_and(|contract| contract.dedupe == Dedupe::Lookup);
+    Some(match by {
+        Some(by) => format!("It was {when}{by}."),
+        None if asked && attempt.outcome == Verdict::Unknown => {
+            format!("Its downstream was asked, and it was {when}.")
+        }
+        None => format!("So it was {when}."),
+    })
+}
+
+/// What followed from the last attempt.
+fn last(known: &Known, outcome: Verdict, by: Option<String>) -> Option<String> {
+    let Known { effect, attempts, now, .. } = known;
+    let after = by.clone().unwrap_or_default();
+    match effect.state {
+        State::Waiting | State::Scheduled | State::Ready | State::Retrying => Some(match effect.due_at {
+            Some(due) if due > *now => format!("So it is sent again at {}{after}.", utc_and_words(due, *now)),
+            Some(_) | None => format!("So it is sent again as soon as a worker has a free slot{after}."),
+        }),
+        State::InFlight => Some(format!("So it is being sent again now{after}.")),
+        State::InDoubt => {
+            let Why { meaning, .. } = why_unknown(effect, attempts);
+            let why = meaning.map(|meaning| format!(": {meaning}")).unwrap_or_default();
+            Some(format!("So it is in doubt, and nothing is sent again on its own{why}."))
+        }
+        // A person's word is an event of its own.
+        State::Succeeded | State::Failed | State::Cancelled | State::Expired if by.is_some() => None,
+        // Of what ended otherwise than its last attempt shows, a late answer or a probe decided.
+        State::Succeeded => {
+            (outcome == Verdict::Applied).then(|| "So it succeeded, and nothing more is sent.".to_owned())
+        }
+        State::Failed => (outcome != Verdict::Unknown)
+            .then(|| "So it failed: it was never applied, and is not sent again on its own.".to_owned()),
+        State::Cancelled => Some("So it was called off, as somebody had asked.".to_owned()),
+        State::Expired => Some("So it was too late to send it again.".to_owned()),
     }
 }
 
@@ -111,5 +177,6 @@ fn acted(row: &Audited, now: Timestamp) -> Event {
         outcome: None,
         details,
         quote: maybe(row.reason.as_deref()),
+        then: None,
     }
 }

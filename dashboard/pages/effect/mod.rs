@@ -2,6 +2,7 @@
 
 mod content;
 mod history;
+mod known;
 mod rail;
 
 use aftercommit::{
@@ -9,7 +10,7 @@ use aftercommit::{
     effect::EffectId,
     follow::{self, Part, Way, is_of_a_used_key, unknown_since, what_follows},
     state::State,
-    store::{AuditFilter, Audited, DownstreamInfo, Intent, LoggedAttempt, Look, Status},
+    store::{DownstreamInfo, Status},
 };
 use askama::Template;
 use axum::{
@@ -26,12 +27,11 @@ use super::{
     shown,
     ways::{self, Ways},
 };
-use crate::{actions, problem::Problem, routes::Right, shared::Shared};
+use crate::{problem::Problem, routes::Right, shared::Shared};
 
+pub(super) use content::{Carried, carried};
 pub(super) use history::{Event, since};
-
-/// Audit rows of an effect that are shown.
-const ACTS: u32 = 100;
+pub(super) use known::{Alias, Known};
 
 #[derive(Template)]
 #[template(path = "effect.html")]
@@ -42,6 +42,7 @@ struct EffectPage {
     badge: Badge,
     key: Text,
     raw_key: String,
+    alias: Option<Alias>,
     follows: Vec<Said>,
     window: Option<Window>,
     facts: Vec<Fact>,
@@ -50,6 +51,7 @@ struct EffectPage {
     request: Option<i64>,
     rail: Vec<rail::Step>,
     events: Vec<Event>,
+    was_attempted: bool,
     ways: Ways,
     contract: Option<Text>,
     content: content::Shown,
@@ -94,34 +96,6 @@ enum FactValue {
     Words(Text),
 }
 
-/// An effect with what is known of it.
-pub(super) struct Known {
-    pub(super) effect: Status,
-    pub(super) attempts: Vec<LoggedAttempt>,
-    pub(super) audit: Vec<Audited>,
-    pub(super) intent: Option<Intent>,
-    pub(super) contract: Option<aftercommit::contract::Contract>,
-    pub(super) now: Timestamp,
-}
-
-impl Known {
-    /// Reads it. What it carries is read for nobody who is not shown it.
-    pub(super) async fn read(shared: &Shared, frame: &Frame, id: EffectId) -> Result<Self, Problem> {
-        let eyes = shared.eyes();
-        let effect = eyes.effect(id).await?.ok_or_else(|| actions::absent(id))?;
-        let filter = AuditFilter { effect: Some(id), limit: ACTS, ..AuditFilter::default() };
-        let look = if frame.visitor.sees_content() { Look::Whole } else { Look::Size };
-        Ok(Self {
-            attempts: eyes.attempts(id).await?,
-            audit: eyes.audit(&filter).await?,
-            contract: actions::contract(shared, &effect).await?,
-            intent: eyes.intent(id, look).await?,
-            now: frame.now,
-            effect,
-        })
-    }
-}
-
 /// `GET /effects/{id}`.
 pub(super) async fn page(
     frame: Frame,
@@ -147,13 +121,16 @@ pub(super) fn number(word: &str) -> Result<EffectId, Problem> {
 fn view(frame: Frame, known: &Known, info: Option<&DownstreamInfo>) -> EffectPage {
     let Known { effect, attempts, now, .. } = known;
     let contract = known.contract.as_ref();
-    let follows = what_follows(&follow::Known { effect, attempts, holder: info, contract, now: *now });
+    let last_act = known.audit.first();
+    let follows =
+        what_follows(&follow::Known { effect, attempts, holder: info, contract, last_act, now: *now });
     EffectPage {
         id: effect.id.get(),
         place: place_of(effect),
         badge: Badge::of(effect.state).held(effect.held_by.as_deref()).big(),
         key: text(&effect.idempotency_key),
         raw_key: effect.idempotency_key.clone(),
+        alias: known.alias.clone(),
         follows: pieces(follows).into_iter().map(|said| said.to(frame.visitor.may(Right::Operate))).collect(),
         window: window(effect, *now),
         facts: facts(known),
@@ -162,6 +139,7 @@ fn view(frame: Frame, known: &Known, info: Option<&DownstreamInfo>) -> EffectPag
         request: known.intent.as_ref().and_then(|intent| intent.request_id),
         rail: rail::of(effect, attempts, *now),
         events: history::events(known),
+        was_attempted: !attempts.is_empty(),
         ways: ways::of(known, &frame),
         contract: contract.map(|contract| text(&promise::in_words(contract))),
         content: content::shown(known, &frame.visitor, info),
@@ -204,7 +182,7 @@ fn act(id: EffectId, path: &str, words: &'static str) -> Option<Said> {
 /// A piece of it.
 fn said(part: Part) -> Option<Said> {
     match part {
-        Part::Says(words) => Some(Said::Words(words.split('\n').map(prose).collect())),
+        Part::Says(words) => Some(Said::Words(ways::plain(&words).split('\n').map(prose).collect())),
         Part::Names(Way::Work) => Some(Said::Code("aftercommit work")),
         Part::Names(Way::Downstreams) | Part::Offers(Way::Resume(_)) => {
             Some(Said::Link("downstreams".to_owned(), "Downstreams"))
@@ -215,7 +193,7 @@ fn said(part: Part) -> Option<Said> {
         Part::Offers(Way::ResolveApplied(id)) => act(id, "resolve?as=applied", "it was applied"),
         Part::Offers(Way::ResolveNotApplied(id)) => act(id, "resolve?as=not-applied", "it was not applied"),
         Part::Offers(Way::Retry(id)) => act(id, "retry", "retry"),
-        Part::Offers(Way::Reissue(id)) => act(id, "reissue", "reissue"),
+        Part::Offers(Way::Reissue(id) | Way::ReissueNotApplied(id)) => act(id, "reissue", "reissue"),
         Part::Names(_) | Part::Offers(_) => None,
     }
 }
@@ -250,7 +228,7 @@ fn facts(known: &Known) -> Vec<Fact> {
     let mut words = |name, of: Option<&str>| {
         facts.extend(maybe(of).map(|words| Fact { name, value: FactValue::Words(words) }));
     };
-    words("Attempts", Some(&effect.attempts.to_string()));
+    words("Attempts", Some(&known.tries()));
     words("Worker", effect.worker.as_deref());
     words("Order", intent.as_ref().and_then(|intent| intent.ordering_key.as_deref()));
     words("Written by", intent.as_ref().and_then(|intent| intent.enqueued_by.as_deref()));

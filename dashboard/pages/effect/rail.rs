@@ -6,6 +6,7 @@ use aftercommit::{
     outcome::Verdict,
     state::State,
     store::{LoggedAttempt, Status},
+    verb::is_said_not_applied,
 };
 
 use crate::pages::parts::{Badge, Moment};
@@ -71,6 +72,9 @@ fn present(effect: &Status, attempts: &[LoggedAttempt]) -> (&'static str, Option
         State::InFlight => ("lease ends", effect.lease_until),
         State::InDoubt => ("unknown since", unknown_since(effect, attempts)),
         State::Succeeded => ("applied", effect.finished_at),
+        State::Failed if effect.last_error.as_deref().is_some_and(is_said_not_applied) => {
+            ("not applied, a person said", effect.finished_at)
+        }
         State::Failed => ("never applied", effect.finished_at),
         State::Cancelled => ("called off", effect.finished_at),
         State::Expired => ("not begun in time", effect.finished_at),

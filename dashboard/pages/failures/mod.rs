@@ -14,7 +14,7 @@ use axum::{
 use super::{
     effects::Fields,
     frame::{Frame, Place},
-    parts::{Moment, Num, Text, in_query, text},
+    parts::{Moment, Num, Text, in_query, text, words},
     shown,
 };
 use crate::{
@@ -24,6 +24,9 @@ use crate::{
     search::{Search, Term},
     shared::Shared,
 };
+
+/// [`causes::SPANS`], as people read them.
+const SPANS: [&str; 3] = ["1 h", "24 h", "7 d"];
 
 /// More causes are not told apart by anybody.
 const GROUPS_MAX: usize = 100;
@@ -38,6 +41,12 @@ struct Failures {
     state: State,
     searched: String,
     left_out: usize,
+    /// Of what was looked at, what a new effect took the place of.
+    superseded: Num,
+    /// Older ones were looked at as well.
+    whole: bool,
+    /// All of them, where there are any and who looks may act: "Act on all 1,204 failed", and the search.
+    all: Option<(String, String)>,
     may_act: bool,
 }
 
@@ -54,13 +63,20 @@ struct Group {
     cause: Text,
     /// The protocol's status of the newest.
     status: Option<u16>,
-    hour: Num,
-    day: Num,
+    /// Those of the last hour, day, week: the words, how many, and the search for them.
+    spans: Vec<Span>,
     all: Num,
     last: Moment,
     sample: i64,
     sample_error: Text,
     /// The search for all of them, and no others.
+    quoted: String,
+}
+
+/// Those of a group that are of some last hours.
+struct Span {
+    words: &'static str,
+    n: Num,
     quoted: String,
 }
 
@@ -81,15 +97,31 @@ pub(super) async fn page(
     let mut groups = grouped(&found.rows, Asked { state, of, now: frame.now }, hidden);
     let left_out = groups.len().saturating_sub(GROUPS_MAX);
     groups.truncate(GROUPS_MAX);
+    let may_act = frame.visitor.may(Right::Operate);
+    let count = frame.count_of(of, &[state]);
+    let all = (may_act && !count.is_zero())
+        .then(|| (format!("Act on all {count} {}…", words(state)), in_query(&of_all(state, of).to_string())));
     shown(&Failures {
         tabs: tabs(&frame, state),
         searched: searched(&found),
-        may_act: frame.visitor.may(Right::Operate),
+        superseded: Num(causes::superseded(&found.rows)),
+        whole: found.whole,
+        all,
+        may_act,
         groups,
         state,
         left_out,
         frame,
     })
+}
+
+/// The search for all of a state, of a downstream if one was asked for.
+fn of_all(state: State, of: Option<&str>) -> Search {
+    let search = Search::of_state(state);
+    match of {
+        Some(name) => search.and(Term::Downstream(name.to_owned())),
+        None => search,
+    }
 }
 
 fn tabs(frame: &Frame, here: State) -> Vec<Tab> {
@@ -120,18 +152,23 @@ struct Asked<'a> {
 fn grouped(rows: &[CauseRow], asked: Asked<'_>, hidden: impl Fn(&str) -> String) -> Vec<Group> {
     let groups = causes::groups(rows, asked.state, &hidden);
     let mut groups: Vec<Group> = groups.into_iter().map(|found| group(&found, asked, &hidden)).collect();
-    groups.sort_by_key(|group| std::cmp::Reverse((group.day.0, group.all.0)));
+    groups.sort_by_key(|group| {
+        let day = group.spans.iter().find(|span| span.words == "24 h").map(|span| span.n.0);
+        std::cmp::Reverse((day, group.all.0))
+    });
     groups
 }
 
 fn group(found: &causes::Group<'_>, asked: Asked<'_>, hidden: &impl Fn(&str) -> String) -> Group {
     let Asked { state, of, now } = asked;
     // The group itself, by all that makes its effects alike: what their errors share is shared with others too.
-    let mut search = Search::of_state(state);
-    if let Some(name) = of {
-        search = search.and(Term::Downstream(name.to_owned()));
-    }
-    let search = search.and(Term::Cause(found.id.clone()));
+    let quoted =
+        |span: Option<&str>| in_query(&of_all(state, of).and(Term::Cause(found.word(span))).to_string());
+    let spans = causes::SPANS.iter().zip(SPANS).map(|((word, hours), words)| Span {
+        words,
+        n: Num(found.within(*hours, now)),
+        quoted: quoted(Some(*word)),
+    });
     let newest = found.newest();
     let error = newest.and_then(|row| row.error.as_deref()).map(hidden).unwrap_or_default();
     let cause = found.cause.as_str();
@@ -139,13 +176,12 @@ fn group(found: &causes::Group<'_>, asked: Asked<'_>, hidden: &impl Fn(&str) -> 
         place: text(&found.place()),
         cause: text(if cause.is_empty() { causes::NO_ERROR } else { cause }),
         status: found.status,
-        hour: Num(found.within(1, now)),
-        day: Num(found.within(24, now)),
+        spans: spans.collect(),
         all: Num(found.len()),
         last: Moment::short(newest.map_or(now, |row| row.at), now),
         sample: newest.map_or(0, |row| row.id.get()),
         sample_error: text(&error),
-        quoted: in_query(&search.to_string()),
+        quoted: quoted(None),
     }
 }
 
@@ -164,6 +200,7 @@ mod tests {
             operation: Some("charge".to_owned()),
             error: Some(error.to_owned()),
             response_status: Some(402),
+            superseded: false,
             at: Timestamp::from_micros(10_000_000_000_000).minus(Duration::from_secs(hours_ago * 3_600)),
         }
     }
@@ -174,13 +211,21 @@ mod tests {
             row(9, 0, "card_9 declined"),
             row(8, 2, "card_8 declined"),
             row(7, 50, "card_7 declined"),
+            row(5, 200, "card_5 declined"),
             row(6, 0, "expired"),
         ];
         let now = Timestamp::from_micros(10_000_000_000_000);
         let of = |of| grouped(&rows, Asked { state: State::Failed, of, now }, str::to_owned);
         let groups = of(None);
         let first = &groups[0];
-        assert_eq!((first.hour.0, first.day.0, first.all.0, first.sample), (1, 2, 3, 9));
+        let spans: Vec<_> = first.spans.iter().map(|span| (span.words, span.n.0)).collect();
+        assert_eq!(spans, [("1 h", 1), ("24 h", 2), ("7 d", 3)]);
+        assert_eq!((first.all.0, first.sample), (4, 9));
+        assert_eq!(
+            first.spans[1].quoted,
+            format!("{}-24h", first.quoted),
+            "each figure leads to its effects"
+        );
         assert_eq!(first.cause.to_string(), "… declined");
         let searches: Vec<&str> = groups.iter().map(|group| group.quoted.as_str()).collect();
         assert!(searches.iter().all(|search| search.starts_with("state:failed+cause:")), "{searches:?}");

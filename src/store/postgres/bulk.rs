@@ -14,8 +14,8 @@ use crate::{
     effect::EffectId,
     error::StoreError,
     store::{
-        BulkInfo, BulkItemRow, BulkState, Bulks, Control, ItemOutcome, NewBulk, PAGE_MAX,
-        bulk::{SAMPLES_READ, checked, in_words, samples},
+        Beside, BulkInfo, BulkItemRow, BulkState, Bulks, Control, ItemOutcome, NewBulk, PAGE_MAX,
+        bulk::{checked, in_words, samples},
     },
     verb::{Actor, BulkItem, Seen},
 };
@@ -58,9 +58,6 @@ CROSS JOIN LATERAL (
 
 const ONE: &str = info_sql!("WHERE b.id = $1");
 const NEWEST: &str = info_sql!("ORDER BY b.id DESC LIMIT $1");
-
-const SAMPLES: &str = "SELECT i.words FROM aftercommit.bulk_items AS i
-WHERE i.bulk = $1 AND i.outcome IN ('refused', 'stale', 'gone') AND i.words IS NOT NULL ORDER BY i.n LIMIT $2";
 
 /// Served by bulks_open.
 const TAKE: &str = "UPDATE aftercommit.bulks AS b
@@ -126,12 +123,10 @@ impl Bulks for PgStore {
     }
 
     async fn bulk(&self, id: i64) -> Result<Option<BulkInfo>, StoreError> {
-        let doing = "reading a bulk";
-        let rows = self.read(sql(ONE).bind(id), doing).await?;
+        let rows = self.read(sql(ONE).bind(id), "reading a bulk").await?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let words = self.read(sql(SAMPLES).bind(id).bind(SAMPLES_READ), doing).await?;
-        let words = words.iter().map(|row| row::get(row, "words")).collect::<Result<Vec<String>, _>>()?;
-        Ok(Some(BulkInfo { samples: samples(words), ..info(row)? }))
+        let refusals = self.refusals_of(id).await?;
+        Ok(Some(BulkInfo { samples: samples(&refusals), refusals, ..info(row)? }))
     }
 
     async fn bulks(&self, limit: u32) -> Result<Vec<BulkInfo>, StoreError> {
@@ -227,6 +222,10 @@ impl Bulks for PgStore {
         let ended = self.execute(sql(FINISH).bind(id).bind(BulkState::Finished.as_str())).await;
         ended.map(drop).map_err(StoreError::during("ending a bulk"))
     }
+
+    async fn beside(&self, ids: &[EffectId]) -> Result<Vec<Beside>, StoreError> {
+        self.known_beside(ids).await
+    }
 }
 
 impl PgStore {
@@ -305,6 +304,7 @@ fn info(row: &PgRow) -> Result<BulkInfo, StoreError> {
         created_at: row::get(row, "created_at")?,
         finished_at: row::get(row, "finished_at")?,
         samples: Vec::new(),
+        refusals: Vec::new(),
     })
 }
 

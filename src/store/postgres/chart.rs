@@ -8,13 +8,16 @@ use crate::{
     effect::EffectId,
     error::StoreError,
     state::State,
-    store::{CAUSES_WINDOW, CauseRow, Causes, Filter, Resolution, Traffic},
+    store::{
+        CAUSES_WINDOW, CauseRow, Causes, Filter, LATENCY_BARS_MAX, Latency, Resolution, Traffic,
+        chart::{LATENCY_EACH, LATENCY_PARTS},
+    },
 };
 
 /// The view's joins that these columns do not need are left out by the planner. LATERAL, with OFFSET 0: see list.rs.
 const CAUSES: &str = "
 SELECT s.id, v.* FROM (SELECT c.id FROM c ORDER BY c.id DESC) AS s CROSS JOIN LATERAL (
-  SELECT v.downstream, v.operation, v.last_error, v.response_status,
+  SELECT v.downstream, v.operation, v.last_error, v.response_status, v.superseded_by IS NOT NULL AS superseded,
          coalesce(v.finished_at, v.attempted_at, v.created_at) AS at
   FROM aftercommit.status_of_all AS v WHERE v.id = s.id OFFSET 0) AS v
 ORDER BY s.id DESC";
@@ -27,6 +30,21 @@ const TRAFFIC: &str = "SELECT t.at, t.downstream, t.state, sum(t.n)::int8 AS n F
   SELECT date_trunc($2, c.at, 'UTC'), c.downstream, c.state, c.n FROM aftercommit.counters AS c
   WHERE c.n > 0 AND c.at >= date_trunc($2, $1, 'UTC')) AS t
 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3";
+
+/// The first few of each part of a minute or hour, by the index that retention reads: of those whose history is kept (3, 2), since the
+/// attempt goes with it. A first attempt that succeeded stands in the outcome's own row.
+const LATENCIES: &str = "SELECT o.finished_at,
+  (extract(epoch FROM coalesce(o.ended_at - o.started_at, l.ended_at - l.started_at)) * 1000000)::int8 AS took_us
+FROM generate_series(0::int8, $2::int8 - 1) AS part (n) CROSS JOIN unnest('{3,2}'::int2[]) AS k (kept)
+CROSS JOIN LATERAL (
+  SELECT x.effect_id, x.finished_at, x.started_at, x.ended_at FROM aftercommit.outcomes AS x
+  WHERE x.kept = k.kept AND x.finished_at >= $1::timestamptz + part.n * $3::int8 * interval '1 microsecond'
+    AND x.finished_at < $1::timestamptz + (part.n + 1) * $3::int8 * interval '1 microsecond'
+  ORDER BY x.finished_at LIMIT $4::int8) AS o
+LEFT JOIN LATERAL (
+  SELECT a.started_at, a.ended_at FROM aftercommit.attempts AS a WHERE o.ended_at IS NULL AND a.effect_id = o.effect_id
+  ORDER BY a.number DESC, a.token DESC, a.late DESC LIMIT 1) AS l ON true
+WHERE coalesce(o.ended_at - o.started_at, l.ended_at - l.started_at) IS NOT NULL";
 
 /// Deltas become sums, and what is new of them traffic; what others are folding at this moment is left to them. In the order of the
 /// keys, so that two that fold do not wait for each other in a circle. What is taken back (a retry, a purge) is no traffic.
@@ -84,11 +102,31 @@ impl PgStore {
                     operation: row::get(row, "operation")?,
                     error: row::get(row, "last_error")?,
                     response_status: status.and_then(|status| u16::try_from(status).ok()),
+                    superseded: row::get(row, "superseded")?,
                     at: row::get(row, "at")?,
                 })
             })
             .collect::<Result<Vec<_>, StoreError>>()?;
         Ok(Causes { searched: rows.len() as u64, rows, whole })
+    }
+
+    pub(super) async fn latencies_since(
+        &self,
+        since: Timestamp,
+        bars: u32,
+        per: Resolution,
+    ) -> Result<Vec<Latency>, StoreError> {
+        let statement = sql(LATENCIES)
+            .bind(since)
+            .bind(i64::from(bars.min(LATENCY_BARS_MAX) * LATENCY_PARTS))
+            .bind(per.micros() / i64::from(LATENCY_PARTS))
+            .bind(i64::from(LATENCY_EACH));
+        let rows = self.read(statement, "reading how long attempts took").await?;
+        let attempts = rows
+            .iter()
+            .map(|row| Ok((row::get(row, "finished_at")?, row::get(row, "took_us")?)))
+            .collect::<Result<Vec<(Timestamp, i64)>, StoreError>>()?;
+        Ok(Latency::of(per, attempts))
     }
 
     pub(super) async fn traffic_since(

@@ -76,10 +76,12 @@ ORDER BY n.name"
 );
 
 const WORKERS: &str = "SELECT w.name, w.started_at, w.seen_at, w.version, w.downstreams,
-  w.seen_at > statement_timestamp() - interval '30 seconds' AS live,
-  (SELECT count(*) FROM aftercommit.claims AS c CROSS JOIN LATERAL unnest(c.ids) AS held (id)
-   JOIN aftercommit.queue AS q ON q.id = held.id AND q.token = c.token AND q.claimed WHERE c.worker = w.name) AS in_flight
-FROM aftercommit.workers AS w ORDER BY live DESC, w.seen_at DESC, w.name";
+  w.seen_at > statement_timestamp() - interval '30 seconds' AS live, h.in_flight, h.leases, h.lease_until
+FROM aftercommit.workers AS w CROSS JOIN LATERAL (
+  SELECT count(*) AS in_flight, count(DISTINCT c.token) AS leases, min(c.lease_until) AS lease_until
+  FROM aftercommit.claims AS c CROSS JOIN LATERAL unnest(c.ids) AS held (id)
+  JOIN aftercommit.queue AS q ON q.id = held.id AND q.token = c.token AND q.claimed WHERE c.worker = w.name) AS h
+ORDER BY live DESC, w.seen_at DESC, w.name";
 
 impl PgStore {
     pub(super) async fn one_effect(&self, id: EffectId) -> Result<Option<Status>, StoreError> {
@@ -149,6 +151,8 @@ impl PgStore {
                     live: row::get(row, "live")?,
                     downstreams: row::get(row, "downstreams")?,
                     in_flight: row::sum(row, "in_flight")?,
+                    leases: row::sum(row, "leases")?,
+                    lease_until: row::get(row, "lease_until")?,
                     version: row::get(row, "version")?,
                 })
             })

@@ -7,7 +7,7 @@
 //!
 //! One file per concern: `migrate` · `enqueue` (the caller's transaction) · `budget` · `claim` and `scan` (its watermarks) · `settle` · `sweep` (leases
 //! that ended, overdue effects) · `late` · `register` (workers and terms) · `inspect` · `list` and `candidates` (pages of effects) ·
-//! `chart` (causes, traffic) · `record` (audit) · `operate` · `bulk` · `doctor` · `retain` · `guard` (the caller's transaction) · `received` (what came in, for retention and people) · `wake` (LISTEN) · `row`.
+//! `chart` (causes, traffic) · `record` (audit) · `operate` · `bulk` · `outlook` (what is told of one) · `doctor` · `retain` · `guard` (the caller's transaction) · `received` (what came in, for retention and people) · `wake` (LISTEN) · `row`.
 
 mod budget;
 mod bulk;
@@ -25,6 +25,7 @@ mod late;
 mod list;
 mod migrate;
 mod operate;
+mod outlook;
 mod probe;
 mod received;
 mod record;
@@ -56,9 +57,9 @@ use crate::{
     state::State,
     store::{
         Acted, AuditFilter, Audited, Causes, Claim, Count, Database, DownstreamInfo, Expired, Filter,
-        Inspect, Intent, Late, LateAnswer, LoggedAttempt, Look, Operate, Options, Overdue, Page, Pooler,
-        RegisteredTerms, Registration, RequestFilter, RequestInfo, Resolution, Settled, Settlement, Status,
-        Store, TermsIds, Token, Traffic, Want, WorkerInfo, search,
+        Inspect, Intent, Late, LateAnswer, Latency, LoggedAttempt, Look, Operate, Options, Overdue, Page,
+        Pooler, RegisteredTerms, Registration, RequestFilter, RequestInfo, Resolution, Settled, Settlement,
+        Status, Store, TermsIds, Token, Traffic, Want, WorkerInfo, search,
     },
     verb::{Actor, Seen, Verb},
 };
@@ -242,8 +243,8 @@ impl Inspect for PgStore {
         self.one_effect(id).await
     }
 
-    async fn intent(&self, id: EffectId, look: Look) -> Result<Option<Intent>, StoreError> {
-        self.intent_of(id, look).await
+    async fn intents(&self, ids: &[EffectId], look: Look) -> Result<Vec<(EffectId, Intent)>, StoreError> {
+        self.intents_of(ids, look).await
     }
 
     async fn effects(&self, filter: &Filter) -> Result<Page, StoreError> {
@@ -257,6 +258,15 @@ impl Inspect for PgStore {
 
     async fn traffic(&self, since: Timestamp, per: Resolution) -> Result<Vec<Traffic>, StoreError> {
         self.traffic_since(since, per).await
+    }
+
+    async fn latencies(
+        &self,
+        since: Timestamp,
+        bars: u32,
+        per: Resolution,
+    ) -> Result<Vec<Latency>, StoreError> {
+        self.latencies_since(since, bars, per).await
     }
 
     async fn attempts(&self, id: EffectId) -> Result<Vec<LoggedAttempt>, StoreError> {

@@ -22,7 +22,7 @@ use crate::{
     outcome::Response,
     state::State,
     store::{Acted, Status},
-    verb::{Actor, Change, Pinned, Refusal, Seen, Subject, Verb, judge},
+    verb::{Actor, Change, Pinned, Refusal, Seen, Subject, Verb, judge, not_applied},
 };
 
 /// Holds the queue row, or the outcome row where there is none: whoever would move the effect waits.
@@ -48,8 +48,12 @@ const SUBJECT: &str = concat!(
     history_columns!(),
     ", clock_timestamp() AS now_at, sent.request_sha256 AS sent_sha256, today.request_sha256 AS today_sha256,
   today.id AS today_id, today.contract::text AS contract, today.timeout_us,
-  o.superseded_by IS NOT NULL AS superseded, coalesce(o.refusal_stored, false) AS refusal_stored,
-  e.fingerprint IS NOT NULL AS payload_dropped, coalesce(o.kept & 2 = 0, false) AS log_dropped
+  o.superseded_by IS NOT NULL AS superseded, coalesce(o.refusal_stored, q.error_stored, false) AS refusal_stored,
+  e.fingerprint IS NOT NULL AS payload_dropped, coalesce(o.kept & 2 = 0, false) AS log_dropped,
+  -- A replay, and nothing of ours was ever sent before it. Its words may be gone: what a person does writes others.
+  EXISTS (SELECT FROM aftercommit.attempts AS a WHERE a.effect_id = e.id AND a.replayed AND NOT EXISTS (
+    SELECT FROM aftercommit.attempts AS b
+    WHERE b.effect_id = e.id AND b.token < a.token AND b.phase NOT IN ('render', 'connect'))) AS strange_replay
 FROM aftercommit.effects AS e
 LEFT JOIN aftercommit.queue AS q ON q.id = e.id
 LEFT JOIN aftercommit.outcomes AS o ON o.effect_id = e.id
@@ -96,8 +100,8 @@ const END: &str = "WITH q AS (
   INSERT INTO aftercommit.counters (downstream, state, n, at) SELECT downstream, $2, 1, clock_timestamp() FROM q
 )
 INSERT INTO aftercommit.outcomes (effect_id, token, finished_at, number, sent_before, state, downstream, note, response,
-  response_raw)
-SELECT $1, nextval('aftercommit.tokens'), clock_timestamp(), number, sent_before, $2, downstream, $3, $4::json, $5 FROM q";
+  response_raw, refusal_stored)
+SELECT $1, nextval('aftercommit.tokens'), clock_timestamp(), number, sent_before, $2, downstream, $3, $4::json, $5, $6 FROM q";
 
 const AUDIT: &str = "INSERT INTO aftercommit.audit (at, who, verb, effect_id, from_state, to_state, reason, downstream, from_address, bulk)
 VALUES (clock_timestamp(), $1, $2, $3, $4, $5, $6, $7, $8, $9)";
@@ -152,7 +156,7 @@ async fn act(
         Ok(change) => change,
         Err(refusal) => return Ok(Acted::Refused(refusal)),
     };
-    match apply(tx, id, verb, (actor, &change)).await {
+    match apply(tx, id, (verb, &subject), (actor, &change)).await {
         Ok(()) => {}
         Err(error) => return refused(&change, error),
     }
@@ -211,7 +215,7 @@ fn subject(before: &Status, row: &PgRow) -> Result<Subject, StoreError> {
         timeout: Duration::from_micros(
             row::get::<Option<i64>>(row, "timeout_us")?.and_then(|us| u64::try_from(us).ok()).unwrap_or(0),
         ),
-        key_used_before: is_of_a_used_key(before),
+        key_used_before: is_of_a_used_key(before) || row::get(row, "strange_replay")?,
         quiet_at: row::get(row, "quiet_at")?,
         pinned: sent.map(|sent| Pinned { sent, today }),
         superseded: row::get(row, "superseded")?,
@@ -224,7 +228,7 @@ fn subject(before: &Status, row: &PgRow) -> Result<Subject, StoreError> {
 async fn apply(
     tx: &mut Tx<'_>,
     id: EffectId,
-    verb: &Verb,
+    (verb, subject): (&Verb, &Subject),
     (actor, change): (&Actor, &Change),
 ) -> Result<(), sqlx::Error> {
     let simple = match change {
@@ -239,10 +243,10 @@ async fn apply(
         }
         Change::Park(why) => return park(tx, id, why, None).await,
         Change::Probe(at, why) => return park(tx, id, why, Some(*at)).await,
-        Change::End(state) => return end(tx, id, verb, (actor, *state)).await,
+        Change::End(state) => return end(tx, id, (verb, subject), (actor, *state)).await,
         Change::Reissue(resolved) => {
             if let Some(state) = resolved {
-                end(tx, id, verb, (actor, *state)).await?;
+                end(tx, id, (verb, subject), (actor, *state)).await?;
             }
             // The trigger that queues the new effect wakes the workers.
             return tx.execute(sql(REISSUE).bind(id.get())).await.map(drop);
@@ -291,7 +295,7 @@ async fn park(
 async fn end(
     tx: &mut Tx<'_>,
     id: EffectId,
-    verb: &Verb,
+    (verb, subject): (&Verb, &Subject),
     (actor, state): (&Actor, State),
 ) -> Result<(), sqlx::Error> {
     let response = match verb {
@@ -307,14 +311,19 @@ async fn end(
         | Verb::Redact
         | Verb::Reissue { .. } => StoredResponse::default(),
     };
-    let reason = actor.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
-    let note = sentence(&format!("{} by {}{reason}", verb.as_str(), actor.who));
+    let note = if state == State::Failed {
+        not_applied(&actor.who, actor.reason.as_deref())
+    } else {
+        let reason = actor.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
+        format!("{} by {}{reason}", verb.as_str(), actor.who)
+    };
     let end = sql(END)
         .bind(id.get())
         .bind(state.as_str())
         // A success needs no words about what went wrong.
-        .bind((state != State::Succeeded).then_some(note))
+        .bind((state != State::Succeeded).then_some(sentence(&note)))
         .bind(response.json)
-        .bind(response.raw);
+        .bind(response.raw)
+        .bind(state == State::Failed && (subject.key_used_before || subject.refusal_stored));
     tx.execute(end).await.map(drop)
 }

@@ -57,13 +57,22 @@ impl PgStore {
     ) -> Result<Vec<RequestInfo>, StoreError> {
         let scope = filter.scope.as_ref().map_or("", |_| " AND scope = $1");
         let key = filter.key.as_ref().map_or("", |_| " AND key = $2");
+        let time = match filter.expired {
+            None => "",
+            Some(true) => " AND expires_at <= statement_timestamp()",
+            Some(false) => " AND expires_at > statement_timestamp()",
+        };
         let before = filter.before.map_or("", |_| " AND (expires_at, id) < ($4, $5)");
         let text = format!(
             "WITH given AS (SELECT $1::text, $2::text, $4::timestamptz, $5::int8)
              SELECT r.id, r.scope, r.key, r.created_at, r.expires_at, r.response_status,
-                    (SELECT count(*) FROM aftercommit.effects AS e WHERE e.request_id = r.id) AS effects
+                    r.expires_at <= statement_timestamp() AS expired, w.effects, w.unfinished
              FROM (SELECT id, scope, key, created_at, expires_at, response_status FROM aftercommit.requests
-                   WHERE response_status IS NOT NULL{scope}{key}{before} ORDER BY expires_at DESC, id DESC LIMIT $3) AS r
+                   WHERE response_status IS NOT NULL{scope}{key}{time}{before} ORDER BY expires_at DESC, id DESC LIMIT $3) AS r
+             CROSS JOIN LATERAL (
+               SELECT count(*) AS effects, count(*) FILTER (WHERE NOT EXISTS (
+                 SELECT FROM aftercommit.outcomes AS o WHERE o.effect_id = e.id)) AS unfinished
+               FROM aftercommit.effects AS e WHERE e.request_id = r.id) AS w
              ORDER BY r.expires_at DESC, r.id DESC"
         );
         let statement = sql(sqlx::AssertSqlSafe(text))
@@ -83,8 +92,10 @@ impl PgStore {
                     key: row::get(row, "key")?,
                     created_at: row::get(row, "created_at")?,
                     expires_at: row::get(row, "expires_at")?,
+                    expired: row::get(row, "expired")?,
                     status: u16::try_from(status).unwrap_or(0),
                     effects: row::sum(row, "effects")?,
+                    unfinished: row::sum(row, "unfinished")?,
                 })
             })
             .collect()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
-    SqliteStore,
+    SqliteStore, outlook,
     record::{Deed, write_down},
     row::Fields,
     too_slow,
@@ -17,8 +17,8 @@ use crate::{
     error::StoreError,
     outcome::{REASON_MAX, stored_text},
     store::{
-        BulkInfo, BulkItemRow, BulkState, Bulks, Control, ItemOutcome, NewBulk, PAGE_MAX,
-        bulk::{SAMPLES_READ, checked, in_words, samples},
+        Beside, BulkInfo, BulkItemRow, BulkState, Bulks, Control, ItemOutcome, NewBulk, PAGE_MAX,
+        bulk::{checked, in_words, samples},
     },
     verb::{Actor, BulkItem, Seen},
 };
@@ -62,8 +62,6 @@ macro_rules! info_sql {
 
 const ONE: &str = info_sql!("WHERE b.id = ?1");
 const NEWEST: &str = info_sql!("ORDER BY b.id DESC LIMIT ?1");
-const SAMPLES: &str = "SELECT i.words FROM aftercommit_bulk_items AS i \
-     WHERE i.bulk = ?1 AND i.outcome IN ('refused', 'stale', 'gone') AND i.words IS NOT NULL ORDER BY i.n LIMIT ?2";
 const TAKE: &str = "UPDATE aftercommit_bulks SET runner = ?1, lease_until = ?2 WHERE id = ( \
          SELECT o.id FROM aftercommit_bulks AS o WHERE o.state = 'running' AND coalesce(o.lease_until, 0) <= ?3 \
          ORDER BY o.id LIMIT 1) RETURNING id";
@@ -229,6 +227,10 @@ impl Bulks for SqliteStore {
         })
         .await
     }
+
+    async fn beside(&self, ids: &[EffectId]) -> Result<Vec<Beside>, StoreError> {
+        outlook::beside(&mut *self.people("looking at effects").await?, ids).await.map_err(too_slow)
+    }
 }
 
 async fn start(
@@ -302,8 +304,8 @@ async fn one(conn: &mut SqliteConnection, id: i64) -> Result<Option<BulkInfo>, S
     let row =
         sqlx::query(ONE).bind(id).fetch_optional(&mut *conn).await.map_err(StoreError::during(DOING))?;
     let Some(row) = row else { return Ok(None) };
-    let words = sqlx::query_scalar(SAMPLES).bind(id).bind(SAMPLES_READ).fetch_all(conn).await;
-    Ok(Some(BulkInfo { samples: samples(words.map_err(StoreError::during(DOING))?), ..info(&row)? }))
+    let refusals = outlook::refusals(conn, id).await?;
+    Ok(Some(BulkInfo { samples: samples(&refusals), refusals, ..info(&row)? }))
 }
 
 fn info(row: &SqliteRow) -> Result<BulkInfo, StoreError> {
@@ -334,6 +336,7 @@ fn info(row: &SqliteRow) -> Result<BulkInfo, StoreError> {
         created_at: fields.time("created_at")?,
         finished_at: fields.opt_time("finished_at")?,
         samples: Vec::new(),
+        refusals: Vec::new(),
     })
 }
 

@@ -14,13 +14,14 @@ use crate::{
     error::StoreError,
     state::State,
     store::{
-        CAUSES_WINDOW, CauseRow, Causes, Filter, Resolution, Traffic,
+        CAUSES_WINDOW, CauseRow, Causes, Filter, LATENCY_BARS_MAX, Latency, Resolution, Traffic,
+        chart::{LATENCY_EACH, LATENCY_PARTS},
         search::{self, Plan},
     },
 };
 
 const CAUSES: &str = "SELECT s.id, CAST(s.downstream AS TEXT) AS downstream, CAST(s.operation AS TEXT) AS operation, \
-     s.last_error, s.response_status, coalesce(s.finished_at, ( \
+     s.last_error, s.response_status, s.superseded_by IS NOT NULL AS superseded, coalesce(s.finished_at, ( \
          SELECT l.ended_at FROM aftercommit_attempts AS l WHERE l.effect_id = s.id \
          ORDER BY l.number DESC, l.token DESC, l.late DESC LIMIT 1), CAST(s.created_at AS INTEGER)) AS at \
      FROM json_each(?1) AS w CROSS JOIN aftercommit_status AS s ON s.id = w.value ORDER BY w.key";
@@ -28,6 +29,18 @@ const CAUSES: &str = "SELECT s.id, CAST(s.downstream AS TEXT) AS downstream, CAS
 /// Served by the primary key.
 const TRAFFIC: &str = "SELECT t.at / ?2 * ?2 AS at, t.downstream, t.state, sum(t.n) AS n FROM aftercommit_traffic AS t \
      WHERE t.per IN ('minute', ?3) AND t.at >= ?1 / ?2 * ?2 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3";
+
+/// The first few of each part of a minute or hour, by the index that retention reads: of those whose history is kept (3, 2), since the
+/// attempt goes with it. A first attempt that succeeded stands in the outcome's own row.
+const LATENCIES: &str = "WITH RECURSIVE part (at, n) AS ( \
+         SELECT ?1, 1 UNION ALL SELECT at + ?3, n + 1 FROM part WHERE n < ?2) \
+     SELECT o.finished_at, coalesce(o.ended_at - o.started_at, ( \
+         SELECT l.ended_at - l.started_at FROM aftercommit_attempts AS l WHERE l.effect_id = o.effect_id \
+         ORDER BY l.number DESC, l.token DESC, l.late DESC LIMIT 1)) AS took_us \
+     FROM part CROSS JOIN json_each('[3,2]') AS k CROSS JOIN aftercommit_outcomes AS o ON o.effect_id IN ( \
+         SELECT x.effect_id FROM aftercommit_outcomes AS x \
+         WHERE x.kept = k.value AND x.finished_at >= part.at AND x.finished_at < part.at + ?3 \
+         ORDER BY x.finished_at LIMIT ?4)";
 
 /// Minutes are kept for a day and an hour, hours for eight days.
 const MINUTES_US: i64 = 25 * 3_600_000_000;
@@ -61,6 +74,7 @@ pub(super) async fn causes(
             operation: fields.shown("operation")?,
             error: fields.opt_text("last_error")?,
             response_status: fields.opt_status("response_status")?,
+            superseded: fields.flag("superseded")?,
             at: fields.time("at")?,
         };
         if knows || downstream.is_none_or(|downstream| downstream == cause.downstream) {
@@ -68,6 +82,34 @@ pub(super) async fn causes(
         }
     }
     Ok(causes)
+}
+
+pub(super) async fn latencies(
+    conn: &mut SqliteConnection,
+    (since, bars): (Timestamp, u32),
+    per: Resolution,
+) -> Result<Vec<Latency>, StoreError> {
+    let bars = bars.min(LATENCY_BARS_MAX);
+    if bars == 0 {
+        return Ok(Vec::new());
+    }
+    let rows = sqlx::query(LATENCIES)
+        .bind(since.micros())
+        .bind(i64::from(bars * LATENCY_PARTS))
+        .bind(per.micros() / i64::from(LATENCY_PARTS))
+        .bind(i64::from(LATENCY_EACH))
+        .fetch_all(conn)
+        .await
+        .map_err(StoreError::during(DOING))?;
+    let mut attempts = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let fields = Fields::new(row, "aftercommit_outcomes", 0);
+        // One that nobody attempted was called off, or came too late.
+        if let Some(took) = fields.opt_int("took_us")? {
+            attempts.push((fields.time("finished_at")?, took));
+        }
+    }
+    Ok(Latency::of(per, attempts))
 }
 
 pub(super) async fn traffic(

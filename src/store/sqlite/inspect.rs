@@ -18,8 +18,8 @@ use crate::{
     outcome::Verdict,
     state::State,
     store::{
-        AuditFilter, Audited, Causes, Count, DownstreamInfo, Filter, Inspect, Intent, LoggedAttempt, Look,
-        Origin, Page, RequestFilter, RequestInfo, Resolution, Status, Traffic, WorkerInfo,
+        AuditFilter, Audited, Causes, Count, DownstreamInfo, Filter, Inspect, Intent, Latency, LoggedAttempt,
+        Look, Origin, Page, RequestFilter, RequestInfo, Resolution, Status, Traffic, WorkerInfo,
     },
 };
 
@@ -46,8 +46,8 @@ impl Inspect for SqliteStore {
         effect(&mut *self.people("reading an effect").await?, id).await.map_err(too_slow)
     }
 
-    async fn intent(&self, id: EffectId, look: Look) -> Result<Option<Intent>, StoreError> {
-        intent::intent(&mut *self.people("reading an effect").await?, id, look).await.map_err(too_slow)
+    async fn intents(&self, ids: &[EffectId], look: Look) -> Result<Vec<(EffectId, Intent)>, StoreError> {
+        intent::intents(&mut *self.people("reading an effect").await?, ids, look).await.map_err(too_slow)
     }
 
     async fn effects(&self, filter: &Filter) -> Result<Page, StoreError> {
@@ -62,6 +62,16 @@ impl Inspect for SqliteStore {
 
     async fn traffic(&self, since: Timestamp, per: Resolution) -> Result<Vec<Traffic>, StoreError> {
         chart::traffic(&mut *self.people("reading the traffic").await?, since, per).await.map_err(too_slow)
+    }
+
+    async fn latencies(
+        &self,
+        since: Timestamp,
+        bars: u32,
+        per: Resolution,
+    ) -> Result<Vec<Latency>, StoreError> {
+        let mut people = self.people("reading how long attempts took").await?;
+        chart::latencies(&mut people, (since, bars), per).await.map_err(too_slow)
     }
 
     async fn attempts(&self, id: EffectId) -> Result<Vec<LoggedAttempt>, StoreError> {
@@ -82,7 +92,8 @@ impl Inspect for SqliteStore {
     }
 
     async fn requests(&self, filter: &RequestFilter) -> Result<Vec<RequestInfo>, StoreError> {
-        received::requests(&mut *self.people("listing requests").await?, filter).await.map_err(too_slow)
+        let mut people = self.people("listing requests").await?;
+        received::requests(&mut people, filter, SystemClock.wall()).await.map_err(too_slow)
     }
 
     async fn audit(&self, filter: &AuditFilter) -> Result<Vec<Audited>, StoreError> {
@@ -279,10 +290,12 @@ pub(super) async fn workers(
 ) -> Result<Vec<WorkerInfo>, StoreError> {
     let rows = sqlx::query(
         "SELECT w.name, w.version, w.started_at, w.seen_at, w.downstreams, w.seen_at > ?1 AS live, \
-             (SELECT count(*) FROM aftercommit_claims AS c \
-                 JOIN aftercommit_queue AS q ON q.token = c.token AND q.claimed = 1 \
-                 WHERE c.worker = w.name) AS in_flight \
-         FROM aftercommit_workers AS w ORDER BY live DESC, w.name",
+             coalesce(h.in_flight, 0) AS in_flight, coalesce(h.leases, 0) AS leases, h.lease_until \
+         FROM aftercommit_workers AS w LEFT JOIN ( \
+             SELECT c.worker, count(*) AS in_flight, count(DISTINCT c.token) AS leases, min(c.lease_until) AS lease_until \
+             FROM aftercommit_claims AS c JOIN aftercommit_queue AS q ON q.token = c.token AND q.claimed = 1 \
+             GROUP BY c.worker) AS h ON h.worker = w.name \
+         ORDER BY live DESC, w.name",
     )
     .bind(now.micros().saturating_sub(LIVE_US))
     .fetch_all(conn)
@@ -298,6 +311,8 @@ pub(super) async fn workers(
                 live: fields.flag("live")?,
                 downstreams: fields.json("downstreams")?,
                 in_flight: amount(&fields, "in_flight")?,
+                leases: amount(&fields, "leases")?,
+                lease_until: fields.opt_time("lease_until")?,
                 version: fields.text("version")?,
             })
         })

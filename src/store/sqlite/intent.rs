@@ -2,7 +2,7 @@
 
 use sqlx::{SqliteConnection, sqlite::SqliteRow};
 
-use super::row::Fields;
+use super::row::{Fields, json_ids};
 use crate::{
     effect::EffectId,
     error::StoreError,
@@ -12,26 +12,31 @@ use crate::{
 const DOING: &str = "reading what an effect carries";
 
 /// Columns that applications write are cast, as everywhere. `length` of a BLOB counts bytes.
-const INTENT: &str = "SELECT CAST(target AS TEXT) AS target, CAST(content_type AS TEXT) AS content_type, \
+const INTENTS: &str = "SELECT id, CAST(target AS TEXT) AS target, CAST(content_type AS TEXT) AS content_type, \
      CAST(headers AS TEXT) AS headers, CAST(ordering_key AS TEXT) AS ordering_key, \
      CAST(trace_context AS TEXT) AS trace_context, CAST(enqueued_by AS TEXT) AS enqueued_by, request_id, \
      CAST(expires_at AS INTEGER) AS expires_at, fingerprint IS NOT NULL AS dropped, payload IS NOT NULL AS json, \
      length(CAST(coalesce(payload, body) AS BLOB)) AS bytes, \
-     CASE WHEN ?2 THEN CAST(payload AS TEXT) END AS payload, CASE WHEN ?2 THEN CAST(body AS BLOB) END AS body \
-     FROM aftercommit_effects WHERE id = ?1";
+     CASE WHEN length(CAST(payload AS BLOB)) <= ?2 THEN CAST(payload AS TEXT) END AS payload, \
+     CASE WHEN length(CAST(body AS BLOB)) <= ?2 THEN CAST(body AS BLOB) END AS body \
+     FROM aftercommit_effects WHERE id IN (SELECT value FROM json_each(?1))";
 
-pub(super) async fn intent(
+pub(super) async fn intents(
     conn: &mut SqliteConnection,
-    id: EffectId,
+    ids: &[EffectId],
     look: Look,
-) -> Result<Option<Intent>, StoreError> {
-    let row = sqlx::query(INTENT)
-        .bind(id.get())
-        .bind(look == Look::Whole)
-        .fetch_optional(conn)
+) -> Result<Vec<(EffectId, Intent)>, StoreError> {
+    let rows = sqlx::query(INTENTS)
+        .bind(json_ids(ids.iter().map(|id| id.get())))
+        .bind(look.longest())
+        .fetch_all(conn)
         .await
         .map_err(StoreError::during(DOING))?;
-    row.map(|row| read(&row, id)).transpose()
+    let read = |row: &SqliteRow| {
+        let id = Fields::new(row, "aftercommit_effects", 0).int("id").map(EffectId::new)?;
+        Ok((id, read(row, id)?))
+    };
+    rows.iter().map(read).collect()
 }
 
 fn read(row: &SqliteRow, id: EffectId) -> Result<Intent, StoreError> {

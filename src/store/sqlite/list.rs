@@ -16,6 +16,7 @@ use crate::{
     error::StoreError,
     store::{
         Filter, Page,
+        exact::Exact,
         search::{self, Found, Plan, Source},
     },
 };
@@ -85,7 +86,7 @@ async fn page(
         let rows = usize::try_from(search::rows(filter)).unwrap_or(usize::MAX);
         ids.iter().copied().enumerate().take(rows).map(|(at, id)| (at as u64 + 1, id)).collect()
     } else {
-        looked_at(conn, &list, &ids, metadata).await?
+        looked_at(conn, &list, &ids).await?
     };
     let found = Found {
         looked: ids.len() as u64,
@@ -151,11 +152,10 @@ async fn looked_at(
     conn: &mut SqliteConnection,
     list: &Candidates<'_>,
     ids: &[i64],
-    metadata: Option<&Map<String, Value>>,
 ) -> Result<Vec<(u64, i64)>, StoreError> {
     let (filter, rest) = (list.filter, list.plan.rest);
-    let metadata = metadata.filter(|_| rest.metadata).cloned().map(Value::Object);
-    let column = if metadata.is_some() { "CAST(s.metadata AS TEXT)" } else { "NULL" };
+    let part = filter.metadata.as_deref().and_then(Exact::of);
+    let column = if rest.metadata { "CAST(s.metadata AS TEXT)" } else { "NULL" };
     let mut query = QueryBuilder::<Sqlite>::new(format!(
         "SELECT w.key + 1 AS at, s.id, {column} AS metadata FROM json_each("
     ));
@@ -190,13 +190,10 @@ async fn looked_at(
     let mut hits = Vec::new();
     let mut rows = query.build().persistent(false).fetch(conn);
     while let Some(row) = rows.try_next().await.map_err(StoreError::during(DOING))? {
-        let fits = match &metadata {
-            None => true,
-            Some(part) => {
-                let text: Option<String> = row.try_get("metadata").map_err(StoreError::during(DOING))?;
-                let whole = text.and_then(|text| serde_json::from_str(&text).ok());
-                whole.is_some_and(|whole| search::contains(&whole, part))
-            }
+        let fits = !rest.metadata || {
+            let text: Option<String> = row.try_get("metadata").map_err(StoreError::during(DOING))?;
+            let whole = text.as_deref().and_then(Exact::of);
+            whole.zip(part.as_ref()).is_some_and(|(whole, part)| whole.contains(part))
         };
         if fits {
             let at: i64 = row.try_get("at").map_err(StoreError::during(DOING))?;

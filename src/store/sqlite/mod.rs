@@ -24,6 +24,7 @@ mod late;
 mod list;
 mod migrate;
 mod operate;
+mod outlook;
 #[cfg(test)]
 mod plans;
 mod probe;

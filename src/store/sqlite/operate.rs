@@ -24,7 +24,7 @@ use crate::{
     outcome::{REASON_MAX, Response, stored_text},
     state::State,
     store::{Acted, Operate},
-    verb::{Actor, Change, Pinned, Refusal, Seen, Subject, Verb, judge},
+    verb::{Actor, Change, Pinned, Refusal, Seen, Subject, Verb, judge, not_applied},
 };
 
 const DOING: &str = "applying a person's verb";
@@ -181,8 +181,11 @@ async fn load(conn: &mut SqliteConnection, id: i64, now: Timestamp) -> Result<Op
              coalesce(q.token, o.token) AS token, coalesce(q.number, o.number) AS number, \
              coalesce(q.sent_before, o.sent_before) AS was_sent, p.request_sha256 AS sent, \
              today.request_sha256 AS today, today.contract AS contract, today.timeout_us, q.note, o.superseded_by, \
-             coalesce(o.refusal_stored, 0) AS refusal_stored, e.fingerprint IS NOT NULL AS payload_dropped, \
-             coalesce(o.kept & 2 = 0, 0) AS log_dropped \
+             coalesce(o.refusal_stored, q.error_stored, 0) AS refusal_stored, e.fingerprint IS NOT NULL AS payload_dropped, \
+             coalesce(o.kept & 2 = 0, 0) AS log_dropped, \
+             EXISTS (SELECT 1 FROM aftercommit_attempts AS a WHERE a.effect_id = e.id AND a.replayed AND NOT EXISTS ( \
+                 SELECT 1 FROM aftercommit_attempts AS b WHERE b.effect_id = e.id AND b.token < a.token \
+                     AND b.phase NOT IN ('render', 'connect'))) AS strange_replay \
          FROM aftercommit_effects AS e LEFT JOIN aftercommit_queue AS q ON q.id = e.id \
          LEFT JOIN aftercommit_outcomes AS o ON o.effect_id = e.id \
          LEFT JOIN aftercommit_terms AS p ON p.id = q.terms \
@@ -222,7 +225,9 @@ fn target(row: &SqliteRow, now: Timestamp) -> Result<Target, StoreError> {
             timeout: Duration::from_micros(
                 fields.opt_int("timeout_us")?.and_then(|us| u64::try_from(us).ok()).unwrap_or(0),
             ),
-            key_used_before: fields.opt_text("note")?.is_some_and(|note| note.starts_with(KEY_USED_BEFORE)),
+            // A replay, and nothing of ours was ever sent before it; what a person does writes other words.
+            key_used_before: fields.flag("strange_replay")?
+                || fields.opt_text("note")?.is_some_and(|note| note.starts_with(KEY_USED_BEFORE)),
             quiet_at: fields.opt_time("quiet_at")?,
             pinned: fields.opt_bytes("sent")?.map(|sent| Pinned { sent, today }),
             superseded: fields.opt_int("superseded_by")?.is_some(),
@@ -252,10 +257,8 @@ async fn end(
         | Verb::Redact
         | Verb::Reissue { .. } => None,
     };
-    let note = (state == State::Failed).then(|| {
-        let reason = actor.reason.as_deref().unwrap_or_default();
-        stored_text(&format!("{} said that it was not applied: {reason}", actor.who), REASON_MAX)
-    });
+    let note = (state == State::Failed)
+        .then(|| stored_text(&not_applied(&actor.who, actor.reason.as_deref()), REASON_MAX));
     let ending = Ending {
         id: target.id,
         downstream: target.downstream.clone(),
@@ -264,7 +267,8 @@ async fn end(
         note,
         number: target.number,
         sent_before: target.sent_before,
-        refusal_stored: false,
+        refusal_stored: state == State::Failed
+            && (target.subject.key_used_before || target.subject.refusal_stored),
         response,
         first: None,
     };

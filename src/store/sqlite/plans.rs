@@ -9,7 +9,7 @@ use std::sync::{
 
 use sqlx::{AssertSqlSafe, Connection as _, SqliteConnection};
 
-use super::{chart, inspect, intent, list, migration_sql, received, record};
+use super::{chart, inspect, intent, list, migration_sql, outlook, received, record};
 use crate::{
     clock::Timestamp,
     effect::EffectId,
@@ -130,6 +130,10 @@ async fn nothing_that_people_ask_for_reads_a_table_through() {
         chart::causes(&mut on.conn, (state, None), NOW).await.unwrap();
         on.took("causes", WINDOW);
     }
+    let many: Vec<EffectId> = (ALL - 1_000..ALL).map(EffectId::new).collect();
+    outlook::beside(&mut on.conn, &many).await.unwrap();
+    outlook::refusals(&mut on.conn, 1).await.unwrap();
+    on.took("what is told of a bulk", PAGE);
     let limit = 50;
     for filter in [
         AuditFilter { limit, ..AuditFilter::default() },
@@ -143,13 +147,23 @@ async fn nothing_that_people_ask_for_reads_a_table_through() {
     for id in [1, 7, 97, ALL - 1].map(EffectId::new) {
         inspect::effect(&mut on.conn, id).await.unwrap().unwrap();
         inspect::attempts(&mut on.conn, id).await.unwrap();
-        intent::intent(&mut on.conn, id, Look::Whole).await.unwrap();
+        intent::intents(&mut on.conn, &[id], Look::Whole).await.unwrap();
         on.took("an effect", 5_000);
     }
+    let page: Vec<EffectId> = (1..21).map(|n| EffectId::new(n * (ALL / 21))).collect();
+    assert!(!intent::intents(&mut on.conn, &page, Look::UpTo(1_000)).await.unwrap().is_empty());
+    on.took("what a page of effects carries", 5_000);
     inspect::workers(&mut on.conn, NOW).await.unwrap();
     chart::traffic(&mut on.conn, Timestamp::from_micros(0), Resolution::Hour).await.unwrap();
-    received::requests(&mut on.conn, &RequestFilter { limit, ..RequestFilter::default() }).await.unwrap();
+    for expired in [None, Some(true), Some(false)] {
+        let filter = RequestFilter { limit, expired, ..RequestFilter::default() };
+        received::requests(&mut on.conn, &filter, NOW).await.unwrap();
+    }
     on.took("the rest", 5_000);
+    for per in [Resolution::Minute, Resolution::Hour] {
+        chart::latencies(&mut on.conn, (Timestamp::from_micros(0), 168), per).await.unwrap();
+        on.took("latencies", PAGE);
+    }
     // These count what is pending, ten thousand here, and nothing that has ended.
     inspect::counts(&mut on.conn, NOW).await.unwrap();
     on.took("counts", 40 * u64::try_from(ALL / 10).unwrap());

@@ -86,10 +86,13 @@ pub(super) async fn keep_requests(conn: &mut SqliteConnection, kept: Duration) -
 pub(super) async fn requests(
     conn: &mut SqliteConnection,
     filter: &RequestFilter,
+    now: Timestamp,
 ) -> Result<Vec<RequestInfo>, StoreError> {
     let mut query = QueryBuilder::<Sqlite>::new(
         "SELECT r.id, CAST(r.scope AS BLOB) AS scope, r.key, r.created_at, r.expires_at, r.response_status, \
-             (SELECT count(*) FROM aftercommit_effects AS e WHERE e.request_id = r.id) AS effects \
+             (SELECT count(*) FROM aftercommit_effects AS e WHERE e.request_id = r.id) AS effects, \
+             (SELECT count(*) FROM aftercommit_effects AS e WHERE e.request_id = r.id \
+                 AND NOT EXISTS (SELECT 1 FROM aftercommit_outcomes AS o WHERE o.effect_id = e.id)) AS unfinished \
          FROM aftercommit_requests AS r WHERE r.response_status IS NOT NULL",
     );
     if let Some(scope) = &filter.scope {
@@ -97,6 +100,15 @@ pub(super) async fn requests(
     }
     if let Some(key) = &filter.key {
         query.push(" AND r.key = ").push_bind(key.clone());
+    }
+    match filter.expired {
+        None => {}
+        Some(true) => {
+            query.push(" AND r.expires_at <= ").push_bind(now.micros());
+        }
+        Some(false) => {
+            query.push(" AND r.expires_at > ").push_bind(now.micros());
+        }
     }
     if let Some(place) = filter.before {
         query.push(" AND (r.expires_at, r.id) < (").push_bind(place.expires_at.micros());
@@ -110,14 +122,17 @@ pub(super) async fn requests(
         .map(|row| {
             let id = Fields::new(row, "aftercommit_requests", 0).int("id")?;
             let fields = Fields::new(row, "aftercommit_requests", id);
+            let expires_at = fields.time("expires_at")?;
             Ok(RequestInfo {
                 id,
                 scope: fields.shown("scope")?.unwrap_or_default(),
                 key: fields.text("key")?,
                 created_at: fields.time("created_at")?,
-                expires_at: fields.time("expires_at")?,
+                expires_at,
+                expired: expires_at <= now,
                 status: fields.opt_status("response_status")?.unwrap_or_default(),
                 effects: u64::from(fields.count("effects")?),
+                unfinished: u64::from(fields.count("unfinished")?),
             })
         })
         .collect()

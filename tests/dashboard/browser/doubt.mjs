@@ -8,7 +8,9 @@ export default async function (browser) {
   await page.getByRole("link", { name: "Decide" }).click();
   const card = await text(page, "article");
   assert.match(card, /It was sent once: attempt 1 ended unknown/);
-  assert.match(card, /no answer within 20 s/);
+  assert.match(card, /No answer within 20 s\./);
+  assert.match(card, /"amount":1500.*"order":"A-17"/);
+  assert.match(card, /1 of at most 100/);
   assert.match(card, /recognises a key for 24 h/);
   await shot(page, "doubt-card");
   await page.getByRole("link", { name: "It was applied…" }).click();

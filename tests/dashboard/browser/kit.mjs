@@ -14,11 +14,11 @@ export const told = JSON.parse(process.env.TOLD ?? "{}");
 const shots = process.env.SHOTS;
 const ours = [base, ...(told.sites ?? []), "data:"];
 
-export const launch = () =>
+export const launch = (more = []) =>
   chromium.launch({
     executablePath: process.env.AFTERCOMMIT_TEST_CHROMIUM,
     args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-      "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"],
+      "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", ...more],
   });
 
 // A tab of its own, with everything it complained about. `expects` are statuses that the scenario provokes.

@@ -9,6 +9,7 @@ const sets = {
   many: () => [
     ["overview", ""], ["overview-week", "?span=7d"], ["doubt", "doubt"], ["failures", "failures"],
     ["failures-doubt", "failures?state=in_doubt"], ["effects", "effects"], ["effects-fields", "effects?q=state:failed", open("#fields")],
+    ["effects-columns", "effects?q=state:retrying&columns=state,key,attempts,when,written,worker,answer,error", open("#columns")],
     ["effects-nothing", "effects?q=key:none"], ["effects-wrong", "effects?q=stat:x+state:faild"],
     ["bulks", "bulk"], ["bulk-one", `bulk/${told.bulk}`], ["bulk-verbs", "bulk/new?q=state:failed"],
     ["bulk-retry", "bulk/new?q=state:failed&verb=retry"], ["bulk-resend", "bulk/new?q=state:in_doubt&verb=resend"],
@@ -21,7 +22,8 @@ const sets = {
   one: () => [
     ["effect-doubt", ofEffect("doubt")], ["effect-failed", ofEffect("failed")], ["effect-succeeded", ofEffect("succeeded")],
     ["effect-retrying", ofEffect("retrying")], ["act-resend", ofEffect("mail", "/resend")], ["act-resend-safe", ofEffect("doubt", "/resend")],
-    ["act-resolve", ofEffect("doubt", "/resolve")], ["act-applied", ofEffect("doubt", "/resolve?as=applied")],
+    ["effect-travelling", ofEffect("travelling")], ["act-travelling", ofEffect("travelling", "/resend")],
+    ["effect-fold", ofEffect("failed"), open(".closed")], ["act-resolve", ofEffect("doubt", "/resolve")], ["act-applied", ofEffect("doubt", "/resolve?as=applied")],
     ["act-retry", ofEffect("failed", "/retry")], ["act-reissue", ofEffect("succeeded", "/reissue")], ["act-refused", ofEffect("succeeded", "/retry")],
     ["error-effect", "effects/999999"], ["error-page", "nowhere"], ["error-asked", "doubt?before=x"],
   ],

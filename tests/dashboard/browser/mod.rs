@@ -1,6 +1,7 @@
 //! The pages in a real browser, Debian's Chromium driven by playwright-core: what people do with them, without a mouse, without
 //! scripts, narrow and wide; and that nothing that is stored ever runs. The scenarios are the `.mjs` files beside this one.
 
+mod cases;
 mod hostile;
 mod stage;
 

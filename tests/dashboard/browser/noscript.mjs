@@ -18,6 +18,17 @@ export default async function (browser) {
   assert.match(page.url(), /\/effects\/\d+$/, "a reference alone leads to its effect");
   await go(page, "effects?q=state:failed");
   assert.equal(await page.locator("tbody tr").count(), 50);
+  const heading = (name) => page.locator("thead th", { hasText: name }).count();
+  await page.getByText("Columns", { exact: true }).click();
+  await page.locator("#columns").getByLabel("worker", { exact: true }).check();
+  await page.locator("#columns").getByLabel("last error", { exact: true }).uncheck();
+  await page.getByRole("button", { name: "Show these" }).click();
+  assert.deepEqual([await heading("worker"), await heading("last error")], [1, 0]);
+  assert.equal(new URL(page.url()).search, "?q=state:failed", "the browser remembers them");
+  await go(page, "effects?q=state:failed&columns=error");
+  assert.deepEqual([await heading("worker"), await heading("last error")], [0, 1], "the address wins");
+  await go(page, "effects?q=state:failed");
+  assert.equal(await heading("worker"), 1, "once");
   await page.getByRole("link", { name: "Older" }).click();
   assert.ok((await page.locator("tbody tr").count()) > 0);
   for (const box of (await page.locator("tbody input").all()).slice(0, 2)) await box.check();

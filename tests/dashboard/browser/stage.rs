@@ -74,6 +74,14 @@ impl<'d> Shop<'d> {
         id
     }
 
+    /// A charge in doubt whose last request may still be travelling.
+    async fn travelling(&self, key: &str, order: &str) -> EffectId {
+        let claim = self.claimed(key, order).await;
+        let until = self.db.now().await.plus(Duration::from_secs(600));
+        let parked = Settling::of(&claim).park("no answer within 20 s");
+        self.settle(&claim, Settlement { quiet_at: Some(until), ..parked }).await
+    }
+
     /// Its last request cannot be travelling any more.
     async fn waited_for(&self, id: EffectId) {
         let engine = self.db.engine;
@@ -129,6 +137,7 @@ impl<'d> Shop<'d> {
             )
             .await;
         let mail = self.doubtful_mail("welcome-9").await;
+        let travelling = self.travelling("order-B-18/charge", "B-18").await;
         let claim = self.claimed("order-B-3/charge", "B-3").await;
         let succeeded = self.settle(&claim, succeeded(&claim)).await;
         let claim = self.claimed("order-B-4/charge", "B-4").await;
@@ -165,6 +174,7 @@ impl<'d> Shop<'d> {
         store.report(&[report]).await.expect("reporting works");
         json!({
             "failed": failed.get(), "doubt": doubt.get(), "mail": mail.get(), "succeeded": succeeded.get(), "retrying": retrying.get(), "bulk": bulk,
+            "travelling": travelling.get(),
         })
     }
 

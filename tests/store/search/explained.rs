@@ -99,13 +99,22 @@ async fn looked_at(server: &PostgresServer, store: Arc<dyn Database>) -> Vec<Str
         store.intent(id, Look::Whole).await.expect("readable");
         complaints.extend(wrong(server, &mut log, &format!("effect {id}"), 20));
     }
+    let page: Vec<EffectId> = (1..21).map(|n| EffectId::new(n * (ALL / 21))).collect();
+    assert!(!store.intents(&page, Look::UpTo(1_000)).await.expect("readable").is_empty());
+    complaints.extend(wrong(server, &mut log, "what a page of effects carries", 40));
     let since = store.now().await.expect("a clock").minus(Duration::from_secs(7 * 86_400));
     store.traffic(since, Resolution::Hour).await.expect("readable");
+    for (bars, per) in [(168, Resolution::Hour), (60, Resolution::Minute)] {
+        store.latencies(since, bars, per).await.expect("readable");
+    }
     store.workers().await.expect("readable");
     store.bulks(50).await.expect("readable");
     store.hold().await.expect("readable");
     store.endpoints("pay").await.expect("readable");
-    store.requests(&RequestFilter { limit: 50, ..RequestFilter::default() }).await.expect("readable");
+    for expired in [None, Some(true), Some(false)] {
+        let filter = RequestFilter { limit: 50, expired, ..RequestFilter::default() };
+        store.requests(&filter).await.expect("readable");
+    }
     complaints.extend(wrong(server, &mut log, "the rest", 20_000));
     store.examine().await.expect("readable");
     complaints.extend(wrong(server, &mut log, "a doctor", WINDOW));

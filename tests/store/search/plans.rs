@@ -120,6 +120,7 @@ async fn no_list_reads_more_than_its_page(db: &TestDatabase) {
             "{rows} rows and {through} tables were read for {filter:?}"
         );
     }
+    what_stands_beside_many_is_looked_up(db).await;
     let written = db.status(EffectId::new(N / 2)).await.created_at;
     let around =
         Filter { created_before: Some(written), created_after: Some(written.minus(PATIENCE)), ..all() };
@@ -141,4 +142,13 @@ async fn no_list_reads_more_than_its_page(db: &TestDatabase) {
     .await;
     assert!(through == 0 && rows < 8_000, "{rows} rows were read for causes");
     assert_eq!(page(db, &all()).await.effects.len(), 50, "there is something to be read");
+}
+
+async fn what_stands_beside_many_is_looked_up(db: &TestDatabase) {
+    let many: Vec<EffectId> = (N - 1_000..N).map(EffectId::new).collect();
+    let (through, rows) = reads(db, async |store| drop(store.beside(&many).await.expect("readable"))).await;
+    assert!(
+        through == 0 && rows < 20_000,
+        "{rows} rows and {through} tables were read for a thousand effects"
+    );
 }

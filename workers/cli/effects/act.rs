@@ -14,10 +14,10 @@ use aftercommit::{
 use serde_json::value::RawValue;
 
 use super::{
-    args::{CancelArgs, Found, RedactArgs, ReissueArgs, ResendArgs, ResolveArgs, RetryArgs, Target},
-    bulk::{self, Asked, Many},
+    args::{CancelArgs, Chosen, Found, RedactArgs, ReissueArgs, ResendArgs, ResolveArgs, RetryArgs, Target},
+    bulk::{self, Asked},
+    named::absent,
     several::Tally,
-    show::absent,
 };
 use crate::cli::{
     Context, Exit, data,
@@ -41,15 +41,10 @@ pub(super) async fn cancel(context: &Context, args: &CancelArgs) -> anyhow::Resu
 
 /// `effects resolve`.
 pub(super) async fn resolve(context: &Context, args: &ResolveArgs) -> anyhow::Result<Exit> {
-    let target = Target {
-        ids: args.ids.clone(),
-        many: args.many.clone(),
-        reason: Some(args.reason.clone()),
-        yes: args.yes,
-    };
+    let target = Target { chosen: args.chosen.clone(), reason: Some(args.reason.clone()) };
     let response = args.response.as_deref().map(|given| parse::text("--response", given)).transpose()?;
     if let Some(response) = &response {
-        if args.verdict == Found::NotApplied || target.many.all || target.ids().len() > 1 {
+        if args.verdict == Found::NotApplied || target.chosen.many.all || target.chosen.ids().len() > 1 {
             return Err(fail(Exit::Usage, "--response goes with one effect and --as applied"));
         }
         serde_json::from_str::<&RawValue>(response)
@@ -64,8 +59,8 @@ pub(super) async fn resolve(context: &Context, args: &ResolveArgs) -> anyhow::Re
 
 /// `effects redact`.
 pub(super) async fn redact(context: &Context, args: &RedactArgs) -> anyhow::Result<Exit> {
-    let (ids, reason) = (args.ids.clone(), Some(args.reason.clone()));
-    let target = Target { ids, many: Many::default(), reason, yes: false };
+    let chosen = Chosen { ids: args.ids.clone(), ..Chosen::default() };
+    let target = Target { chosen, reason: Some(args.reason.clone()) };
     act(context, &target, &Verb::Redact).await
 }
 
@@ -80,24 +75,19 @@ pub(super) async fn reissue(context: &Context, args: &ReissueArgs) -> anyhow::Re
         Found::Applied => Resolved::Applied,
         Found::NotApplied => Resolved::NotApplied,
     });
-    let target = Target {
-        ids: args.ids.clone(),
-        many: args.many.clone(),
-        reason: Some(args.reason.clone()),
-        yes: args.yes,
-    };
+    let target = Target { chosen: args.chosen.clone(), reason: Some(args.reason.clone()) };
     act(context, &target, &Verb::Reissue { resolve }).await
 }
 
 async fn act(context: &Context, target: &Target, verb: &Verb) -> anyhow::Result<Exit> {
     reason_or_fail(verb, target)?;
-    if target.many.all {
+    if target.chosen.many.all {
         let actor = actor(target.reason.clone());
-        return bulk::run(context, verb, &target.many, actor, Asked::flag(target.yes)).await;
+        return bulk::run(context, verb, &target.chosen.many, actor, Asked::flag(target.chosen.yes)).await;
     }
     let people = context.people().await?;
     let mut done = Tally::default();
-    for id in target.ids() {
+    for id in target.chosen.ids() {
         let result = match people.effect(id).await? {
             Some(effect) => confirmed_one(context, people.as_ref(), effect, verb, target).await,
             None => Err(absent(id)),
@@ -122,7 +112,7 @@ async fn confirmed_one(
             if !has_reason(target) {
                 return Err(reasonless(word));
             }
-            if !target.yes && !can_ask() {
+            if !target.chosen.yes && !can_ask() {
                 return Err(fail(
                     Exit::Usage,
                     format!(
@@ -132,7 +122,7 @@ async fn confirmed_one(
             }
             talk!("{sentence}");
             let words = format!("{word} {}", effect.id);
-            if !target.yes && ask(&format!("Type `{words}` to go on:"))? != words {
+            if !target.chosen.yes && ask(&format!("Type `{words}` to go on:"))? != words {
                 return Err(fail(Exit::Failure, format!("it was not {}: the words differ", past(word))));
             }
             Some(words)
@@ -160,7 +150,7 @@ fn twice(verb: &Verb, effect: &Status) -> Option<String> {
     match (verb, effect.state) {
         (Verb::Resend, State::InDoubt) if is_of_a_used_key(effect) => Some(format!(
             "{name} knew the key {} of effect {id} before it was ever sent. A resend would get the same answer or, once the key is \
-             forgotten there, act a second time: better resolve it, and write a new effect with a new key.",
+             forgotten there, act a second time: better reissue it, with a new key.",
             clean(&effect.idempotency_key)
         )),
         (Verb::Resend, State::InDoubt) => Some(format!(
@@ -253,6 +243,9 @@ async fn one(
 fn words(refusal: &Refusal) -> String {
     if let Refusal::StillTravelling { until } = refusal {
         return format!("the last request may still be travelling until {}; try again then", utc(*until));
+    }
+    if let Refusal::NeedsReason { .. } = refusal {
+        return format!("{refusal}: add --reason TEXT");
     }
     refusal.to_string()
 }

@@ -6,23 +6,20 @@ use clap::{Args, ValueEnum};
 use super::bulk::Many;
 use crate::cli::parse;
 
-/// Which effects, and why.
-#[derive(Debug, Args)]
-pub(crate) struct Target {
+/// Which effects: some by number, or all that fit.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Chosen {
     /// The effects' numbers
     #[arg(required_unless_present = "all", value_name = "ID", value_parser = parse::effect_id)]
     pub(super) ids: Vec<EffectId>,
     #[command(flatten)]
     pub(super) many: Many,
-    /// Why, for the audit
-    #[arg(long, value_name = "TEXT")]
-    pub(super) reason: Option<String>,
     /// Do not ask
     #[arg(long)]
     pub(super) yes: bool,
 }
 
-impl Target {
+impl Chosen {
     /// The effects, each once, in the order given.
     pub(super) fn ids(&self) -> Vec<EffectId> {
         let mut ids: Vec<EffectId> = Vec::with_capacity(self.ids.len());
@@ -33,6 +30,16 @@ impl Target {
         }
         ids
     }
+}
+
+/// Which effects, and why.
+#[derive(Debug, Args)]
+pub(crate) struct Target {
+    #[command(flatten)]
+    pub(super) chosen: Chosen,
+    /// Why, for the audit
+    #[arg(long, value_name = "TEXT")]
+    pub(super) reason: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -98,14 +105,8 @@ Examples:
   aftercommit effects resolve --all --state in_doubt --downstream mail \\
       --as not-applied --reason 'the relay shows none of them'")]
 pub(crate) struct ResolveArgs {
-    /// The effects' numbers
-    #[arg(required_unless_present = "all", value_name = "ID", value_parser = parse::effect_id)]
-    pub(super) ids: Vec<EffectId>,
     #[command(flatten)]
-    pub(super) many: Many,
-    /// Do not ask
-    #[arg(long)]
-    pub(super) yes: bool,
+    pub(super) chosen: Chosen,
     /// Why, for the audit: how you found out
     #[arg(long, value_name = "TEXT")]
     pub(super) reason: String,
@@ -152,14 +153,8 @@ Examples:
   aftercommit effects reissue --all --state failed --downstream mail \\
       --reason 'the relay stored its refusals'")]
 pub(crate) struct ReissueArgs {
-    /// The effects' numbers
-    #[arg(required_unless_present = "all", value_name = "ID", value_parser = parse::effect_id)]
-    pub(super) ids: Vec<EffectId>,
     #[command(flatten)]
-    pub(super) many: Many,
-    /// Do not ask
-    #[arg(long)]
-    pub(super) yes: bool,
+    pub(super) chosen: Chosen,
     /// Why, for the audit
     #[arg(long, value_name = "TEXT")]
     pub(super) reason: String,
@@ -183,7 +178,6 @@ mod tests {
     fn an_effect_that_is_named_twice_is_handled_once() {
         let id = EffectId::new;
         let ids = vec![id(7), id(3), id(7)];
-        let target = Target { ids, many: Many::default(), reason: None, yes: false };
-        assert_eq!(target.ids(), [id(7), id(3)]);
+        assert_eq!(Chosen { ids, ..Chosen::default() }.ids(), [id(7), id(3)]);
     }
 }

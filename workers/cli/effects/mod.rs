@@ -4,6 +4,7 @@ mod act;
 mod args;
 mod bulk;
 mod list;
+mod named;
 mod recipients;
 mod request;
 mod several;
@@ -17,7 +18,7 @@ use super::{Context, Exit};
 
 pub(super) use act::actor;
 pub(crate) use act::who;
-pub(super) use show::absent;
+pub(super) use named::absent;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum EffectsCommand {

@@ -30,7 +30,7 @@ pub(super) async fn read(people: &dyn People, id: EffectId, look: Look) -> anyho
             "this login may not read what effects carry: ask somebody whose login has the role aftercommit_operator, or at a dashboard \
              the role operator",
         )),
-        (Sight::Hidden, Look::Size) => Ok(None),
+        (Sight::Hidden, Look::Size | Look::UpTo(_)) => Ok(None),
     }
 }
 

@@ -8,9 +8,9 @@ use aftercommit::{
         words::{span, utc, utc_and_words},
     },
     contract::Contract,
-    effect::{Effect, EffectId},
+    effect::Effect,
     follow::{Known, unknown_since},
-    store::{Content, DownstreamInfo, Intent, LoggedAttempt, Look, Status},
+    store::{AuditFilter, Audited, Content, DownstreamInfo, Intent, LoggedAttempt, Look, Status},
     visible::clean,
 };
 use aftercommit_workers::config::DownstreamSettings;
@@ -19,32 +19,31 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    list,
+    list, named,
     recipients::{self, Recipient},
     request, ways,
 };
 use crate::cli::{
-    Context, Exit, Grid,
-    context::invocation,
-    data,
-    exit::fail,
+    Context, Exit, Grid, data,
     json::{self, AttemptJson, EffectJson},
     output::{width, wrapped},
-    parse,
     people::People,
     table,
 };
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
+A key that effects of several downstreams have ends with 2, and their numbers.
+
 Examples:
   aftercommit effects show 17
+  aftercommit effects show order-17/charge
   aftercommit effects show 17 --payload
   aftercommit effects show 17 --json | jq .attempt_log")]
 pub(crate) struct ShowArgs {
-    /// The effect's number
-    #[arg(value_parser = parse::effect_id)]
-    id: EffectId,
+    /// The effect's number, or its idempotency key
+    #[arg(value_name = "ID|KEY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    effect: String,
     /// Print what is sent, too
     #[arg(long)]
     payload: bool,
@@ -53,8 +52,7 @@ pub(crate) struct ShowArgs {
 /// Shows it.
 pub(super) async fn run(context: &Context, args: &ShowArgs) -> anyhow::Result<Exit> {
     let people = context.people().await?;
-    let id = args.id;
-    let Some(effect) = people.effect(id).await? else { return Err(absent(id)) };
+    let effect = named::find(people.as_ref(), &args.effect).await?;
     let look = if args.payload { Look::Whole } else { Look::Size };
     let seen = see(context, people.as_ref(), effect, look).await?;
     if context.json() { print_json(context, &seen, look) } else { print(context, &seen, look) }
@@ -72,6 +70,8 @@ struct Seen {
     holder: Option<DownstreamInfo>,
     /// What its downstream promises, as far as that is known here.
     contract: Option<Contract>,
+    /// What a person did to it last.
+    last_act: Option<Audited>,
     now: Timestamp,
 }
 
@@ -99,7 +99,10 @@ async fn see(context: &Context, people: &dyn People, effect: Status, look: Look)
         None
     };
     let contract = people.contract(&effect).await?;
-    Ok(Seen { attempts, sent, known_as, recipients, holder, contract, now: people.now().await?, effect })
+    let last = AuditFilter { effect: Some(effect.id), limit: 1, ..AuditFilter::default() };
+    let last_act = people.audit(&last).await?.into_iter().next();
+    let now = people.now().await?;
+    Ok(Seen { attempts, sent, known_as, recipients, holder, contract, last_act, now, effect })
 }
 
 /// Its downstream as it is configured here, if it is.
@@ -120,9 +123,9 @@ fn rendered(effect: &Status, payload: &str, sent: &Option<Intent>) -> Effect {
 }
 
 fn follows(context: &Context, seen: &Seen) -> String {
-    let Seen { effect, attempts, holder, contract, now, .. } = seen;
-    let (holder, contract) = (holder.as_ref(), contract.as_ref());
-    ways::words(&Known { effect, attempts, holder, contract, now: *now }, context)
+    let Seen { effect, attempts, holder, contract, last_act, now, .. } = seen;
+    let (holder, contract, last_act) = (holder.as_ref(), contract.as_ref(), last_act.as_ref());
+    ways::words(&Known { effect, attempts, holder, contract, last_act, now: *now }, context)
 }
 
 /// What the command line prints of one effect: what the API does, and what follows from payload and configuration.
@@ -173,12 +176,6 @@ fn print(context: &Context, seen: &Seen, look: Look) -> anyhow::Result<Exit> {
     let follows = follows(context, seen);
     data(format!("\nWhat follows\n{}", wrapped(&indented(&follows), width(), 2)))?;
     Ok(Exit::Ok)
-}
-
-/// The error for a number that no effect has.
-pub(crate) fn absent(id: EffectId) -> anyhow::Error {
-    let command = format!("{} effects list", invocation());
-    fail(Exit::NotFound, format!("there is no effect {id}; `{command}` shows what there is"))
 }
 
 /// One line per thing that is known of it.

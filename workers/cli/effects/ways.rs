@@ -26,6 +26,9 @@ fn command(way: &Way) -> String {
         Way::Resend(id) => format!("effects resend {id} --reason 'why twice does no harm'"),
         Way::ResolveApplied(id) => format!("effects resolve {id} --as applied --reason 'seen there'"),
         Way::ResolveNotApplied(id) => format!("effects resolve {id} --as not-applied --reason 'not there'"),
+        Way::ReissueNotApplied(id) => {
+            format!("effects reissue {id} --as not-applied --reason 'not there, and still wanted'")
+        }
         Way::Reissue(id) => format!("effects reissue {id} --reason 'why it is wanted again'"),
     }
 }
@@ -60,6 +63,11 @@ mod tests {
         let wanted = "Once the cause is removed:\n  aftercommit --database sqlite:x.db effects retry 17\n\
                       else look at `aftercommit --database sqlite:x.db downstreams list`.";
         assert_eq!(text, wanted);
+        let way = command(&Way::ReissueNotApplied(id));
+        assert!(
+            way.starts_with("effects reissue 17 --as not-applied --reason "),
+            "it can be typed as it stands: {way}"
+        );
         let long = said(&[Part::Offers(Way::Resend(id))], "aftercommit --database sqlite:x.db");
         assert!(long.starts_with("  aftercommit --database sqlite:x.db \\\n    effects resend"), "{long}");
     }

@@ -5,11 +5,12 @@
 
 mod bulk;
 mod people;
+mod refusal;
 mod token;
 
 use std::time::Duration;
 
-use aftercommit_dashboard::api::json::{AboutJson, ProblemJson};
+use aftercommit_dashboard::api::json::AboutJson;
 use reqwest::{
     Method, StatusCode,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue},
@@ -17,8 +18,10 @@ use reqwest::{
 use serde::{Serialize, de::DeserializeOwned};
 use url::Url;
 
+pub(crate) use refusal::Refused;
 pub(crate) use token::Credentials;
 
+use self::refusal::Asked;
 use super::{Exit, fail};
 
 /// No answer of a dashboard takes longer: it asks its database for seconds at most, but to list what a bulk is for.
@@ -101,20 +104,14 @@ impl Remote {
         query: &[(&str, String)],
         body: Option<Vec<u8>>,
     ) -> anyhow::Result<T> {
-        let (status, bytes) = self.exchange(method, self.url(path, query)?, body).await?;
+        let url = self.url(path, query)?;
+        let (status, bytes) = self.exchange(method.clone(), url.clone(), body).await?;
+        let has_token = self.authorization.is_some();
+        let asked = Asked { server: &self.shown, method: &method, url: &url, has_token };
         if !status.is_success() {
-            return Err(self.refusal(status, &bytes));
+            return Err(asked.refused(status, &bytes));
         }
-        serde_json::from_slice(&bytes).map_err(|problem| {
-            fail(
-                Exit::Failure,
-                format!(
-                    "{} answered what no dashboard of this version answers ({problem}): is it a dashboard of aftercommit, of this \
-                     version?",
-                    self.shown
-                ),
-            )
-        })
+        serde_json::from_slice(&bytes).map_err(|problem| asked.misread(status, &problem))
     }
 
     fn url(&self, path: &[&str], query: &[(&str, String)]) -> anyhow::Result<Url> {
@@ -176,71 +173,6 @@ impl Remote {
                 self.shown
             ),
         )
-    }
-
-    /// It said no.
-    fn refusal(&self, status: StatusCode, bytes: &[u8]) -> anyhow::Error {
-        let Ok(problem) = serde_json::from_slice::<ProblemJson>(bytes) else {
-            let (exit, hint) = match status.as_u16() {
-                300..=399 => {
-                    (Exit::Usage, "it leads elsewhere, and is not followed: give --server the address itself")
-                }
-                404 => (
-                    Exit::Usage,
-                    "there is no API of a dashboard there: give --server the address of the dashboard's first page",
-                ),
-                401 | 403 => (Exit::Failure, "something in front of it wants credentials of its own"),
-                502..=504 => (Exit::Unreachable, "something in front of it does not reach it"),
-                _ => (Exit::Failure, "that is no answer of a dashboard"),
-            };
-            return fail(exit, format!("{} answered {status}: {hint}", self.shown));
-        };
-        Refused::of(status, problem, self.authorization.is_some()).into()
-    }
-}
-
-/// What a dashboard refused, in its words.
-#[derive(Debug, thiserror::Error)]
-#[error("{words}")]
-pub(crate) struct Refused {
-    /// The exit code of a command that ends with it.
-    pub(crate) exit: Exit,
-    /// The problem, as it was sent.
-    pub(crate) problem: ProblemJson,
-    words: String,
-}
-
-impl Refused {
-    fn of(status: StatusCode, problem: ProblemJson, has_token: bool) -> Self {
-        let exit = match status.as_u16() {
-            400 | 413 | 415 | 422 => Exit::Usage,
-            404 => Exit::NotFound,
-            409 => Exit::Forbidden,
-            503 => Exit::Unreachable,
-            _ => Exit::Failure,
-        };
-        let name = problem.kind.rsplit(':').next().unwrap_or_default();
-        let step = match (status.as_u16(), has_token) {
-            (401, false) => " Set AFTERCOMMIT_TOKEN, or give --token-file.",
-            (401, true) => {
-                " The token is not one of this dashboard's: correct AFTERCOMMIT_TOKEN or --token-file."
-            }
-            (403, _) if name == "forbidden" => {
-                " Use a token whose role may do that (AFTERCOMMIT_TOKEN or --token-file)."
-            }
-            (422, _) if name == "reason-needed" => " Add --reason TEXT.",
-            _ => "",
-        };
-        let words = format!("{}{step}", problem.detail.trim_end());
-        // Errors are told without a full stop, unless there are several sentences.
-        let words =
-            if words.matches(". ").count() == 0 { words.trim_end_matches('.').to_owned() } else { words };
-        Self { exit, problem, words }
-    }
-
-    /// The last word of the problem's type.
-    pub(crate) fn name(&self) -> &str {
-        self.problem.kind.rsplit(':').next().unwrap_or_default()
     }
 }
 
@@ -321,29 +253,5 @@ mod tests {
             assert_eq!(exit_of(&problem), Exit::Usage, "{wrong}");
             assert!(!["secret", "cret"].iter().any(|word| problem.to_string().contains(word)), "{problem}");
         }
-    }
-
-    #[test]
-    fn what_it_refuses_is_told_in_its_words_and_with_what_to_set() {
-        let remote = Remote::new("http://localhost", &Credentials::default()).unwrap();
-        let told = |status: u16, body: &str| {
-            let problem = remote.refusal(StatusCode::from_u16(status).unwrap(), body.as_bytes());
-            (exit_of(&problem), problem.to_string())
-        };
-        let problem = |status: u16, detail: &str| {
-            format!(
-                r#"{{"type":"urn:aftercommit:problem:x","title":"t","status":{status},"detail":"{detail}"}}"#
-            )
-        };
-        assert_eq!(
-            told(409, &problem(409, "It is failed now.")),
-            (Exit::Forbidden, "It is failed now".to_owned())
-        );
-        let (exit, words) = told(401, &problem(401, "Credentials are needed."));
-        assert!(exit == Exit::Failure && words.contains("AFTERCOMMIT_TOKEN"), "{words}");
-        assert_eq!(told(503, &problem(503, "Away.")).0, Exit::Unreachable);
-        assert_eq!(told(404, "<html>").0, Exit::Usage);
-        assert_eq!(told(502, "<html>").0, Exit::Unreachable);
-        assert_eq!(told(302, "").0, Exit::Usage);
     }
 }

@@ -191,6 +191,8 @@ impl People for Remote {
         let mut query = vec![("limit", filter.limit.to_string())];
         query.extend(filter.scope.clone().map(|scope| ("scope", scope)));
         query.extend(filter.key.clone().map(|key| ("key", key)));
+        let state = filter.expired.map(|expired| if expired { "expired" } else { "kept" });
+        query.extend(state.map(|state| ("state", state.to_owned())));
         query.extend(filter.before.map(|place| ("before", place.to_string())));
         let page: RequestsJson = self.get(&["requests"], &query).await?;
         Ok(page.requests.into_iter().map(RequestInfo::from).collect())

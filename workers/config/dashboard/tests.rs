@@ -1,5 +1,9 @@
 //! `[dashboard]` is refused where it would let in whom nobody meant.
 
+use aftercommit::{
+    clock::Timestamp,
+    effect::{Effect, EffectId},
+};
 use aftercommit_dashboard::Role;
 
 use crate::config::{
@@ -198,4 +202,19 @@ roles = { sre = "admin", "dev team" = "viewer" }
         settings.redact.headers.iter().any(|name| name == "X-Secret") && settings.redact.headers.len() > 1
     );
     assert_eq!(settings.redact.pointers.len(), 1);
+}
+
+/// The pages tell what the worker sends, made by the same code.
+#[test]
+fn a_mail_is_known_by_the_message_id_that_its_worker_gives_it() {
+    let mail = "[downstream.mail]\nkind = \"smtp\"\nserver = \"smtp://127.0.0.1:2525\"\nkey_prefix = \"eu-\"\n\
+                contract = { dedupe = \"none\", on_unknown = \"hold\" }\n";
+    let shown = load(&format!("{HEAD}{mail}")).unwrap().dashboard().map_err(|_problems| ()).unwrap();
+    let effect = |downstream: &str| Effect {
+        payload: Some(r#"{"from":"shop@shop.test","to":"ann@post.test","text":"hi"}"#.to_owned()),
+        ..Effect::new(EffectId::new(1), downstream, "k1", Timestamp::from_micros(0))
+    };
+    let known = (shown.known_as)(&effect("mail"));
+    assert_eq!(known, Some(("Message-ID", "<eu-k1$mail@shop.test>".to_owned())));
+    assert_eq!((shown.known_as)(&effect("nowhere")), None);
 }

@@ -6,11 +6,11 @@ mod server;
 mod tally;
 mod work;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use aftercommit::{
     state::State,
-    verb::{Actor, Verb},
+    verb::{Actor, Outlook, Verb},
 };
 use clap::Args;
 use serde_json::json;
@@ -50,6 +50,9 @@ pub(crate) struct Many {
     /// With --all: at most this many, the oldest first
     #[arg(long, requires = "all", value_name = "N", value_parser = parse::limit)]
     limit: Option<u32>,
+    /// With --all: at most this many effects a second; left out, as fast as it goes, or as the dashboard is configured
+    #[arg(long, requires = "all", value_name = "N", value_parser = parse::rate)]
+    rate: Option<u32>,
     /// With --all: only say what would be done
     #[arg(long, requires = "all")]
     dry_run: bool,
@@ -82,48 +85,54 @@ pub(super) async fn run(
         return server::run(context, &remote, (verb, state, many), (&actor, yes)).await;
     }
     let store = context.open_quietly().await?;
-    let frozen = frozen::collect(store.as_ref(), state, many).await?;
-    let list = List::of(many, frozen.len(), (&frozen.by_downstream, frozen.left_out));
+    let frozen = frozen::collect(store.as_ref(), (verb, state), many).await?;
+    let list = List::of(many, frozen.outlook);
     if many.dry_run {
         return would(context, verb, state, &list);
     }
-    if frozen.is_empty() {
-        return nothing(context, verb, state);
+    if list.n == 0 {
+        return nothing(context, verb, state, &list);
     }
     confirm(verb, (list.n, &list.told(verb, state)), many.confirm, yes)?;
-    let (left_out, cut_off) = (list.left_out, list.cut_off);
     let actor = super::act::confirmed(verb, actor)?;
-    let acted = work::act(store, verb, actor, frozen.effects).await?;
-    let tally = Tally { left_out, cut_off, ..acted };
+    let tally = work::act(store, verb, actor, (frozen.effects, many.rate)).await?.with(&list);
     tally.tell(context, verb)?;
     Ok(tally.exit())
 }
 
 /// What would be acted on.
-struct List<'a> {
+struct List {
     /// How many effects.
     n: usize,
-    /// Of each downstream.
-    by_downstream: &'a BTreeMap<String, u64>,
-    /// How many match besides.
-    left_out: u64,
+    /// What is told of them, and of what matches besides.
+    outlook: Outlook,
     /// Nobody asked for so few.
     cut_off: bool,
 }
 
-impl<'a> List<'a> {
-    fn of(many: &Many, n: usize, (by_downstream, left_out): (&'a BTreeMap<String, u64>, u64)) -> Self {
-        let limit = many.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        Self { n, by_downstream, left_out, cut_off: left_out > 0 && limit.is_none_or(|limit| n < limit) }
+impl List {
+    fn of(many: &Many, outlook: Outlook) -> Self {
+        let limit = many.limit.map_or(u64::MAX, u64::from);
+        let cut_off = outlook.left_out > 0 && outlook.effects < limit;
+        Self { n: usize::try_from(outlook.effects).unwrap_or(usize::MAX), cut_off, outlook }
     }
 
-    /// What it means for them, in words, and that it is not all.
+    /// What it means for them, in words; what should be known of them; and what else matches.
     fn told(&self, verb: &Verb, state: State) -> String {
-        let consequence = consequence(verb, state, self.n);
-        match self.left_out {
-            0 => consequence,
-            more => format!("{consequence} {}", left_out(more)),
+        let mut lines = Vec::new();
+        if self.n > 0 {
+            let consequence = consequence(verb, state, self.n);
+            lines.push(match self.outlook.left_out {
+                0 => consequence,
+                more => format!("{consequence} {}", left_out(more)),
+            });
         }
+        lines.extend(self.outlook.notes(verb));
+        if let Some((sentence, reasons)) = self.outlook.refused_in_words() {
+            lines.push(sentence);
+            lines.extend(reasons.iter().map(|reason| format!("  {reason}")));
+        }
+        lines.join("\n")
     }
 }
 
@@ -236,8 +245,13 @@ fn confirm(verb: &Verb, (n, told): (usize, &str), typed: Option<usize>, yes: Ask
     }
 }
 
-/// There is nothing to be done.
-fn nothing(context: &Context, verb: &Verb, state: State) -> anyhow::Result<Exit> {
+/// There is nothing to be done; where something matches and would be refused, that forbids it.
+fn nothing(context: &Context, verb: &Verb, state: State, list: &List) -> anyhow::Result<Exit> {
+    if list.outlook.all_refused() > 0 {
+        let tally = Tally::default().with(list);
+        tally.tell(context, verb)?;
+        return Ok(tally.exit());
+    }
     if context.json() {
         json::print(&json!({ "verb": verb.as_str(), "effects": 0, "done": 0 }))?;
     } else {
@@ -247,20 +261,31 @@ fn nothing(context: &Context, verb: &Verb, state: State) -> anyhow::Result<Exit>
 }
 
 /// `--dry-run`.
-fn would(context: &Context, verb: &Verb, state: State, list: &List<'_>) -> anyhow::Result<Exit> {
+fn would(context: &Context, verb: &Verb, state: State, list: &List) -> anyhow::Result<Exit> {
     if context.json() {
         json::print(&json!({
             "dry_run": true,
             "verb": verb.as_str(),
             "state": state,
             "effects": list.n,
-            "by_downstream": list.by_downstream,
-            "left_out": list.left_out,
+            "by_state": list.outlook.by_state,
+            "by_downstream": list.outlook.by_downstream,
+            "left_out": list.outlook.left_out,
+            "refused": tally::refused(&list.outlook),
+            "resolved_not_applied": list.outlook.resolved_not_applied,
+            "sent_before": list.outlook.sent_before,
         }))?;
         return Ok(Exit::Ok);
     }
-    data(list.told(verb, state))?;
-    for (name, n) in list.by_downstream {
+    if list.n == 0 && list.outlook.all_refused() == 0 {
+        data(format!("No effects are {}.", state.as_str().replace('_', " ")))?;
+    } else {
+        data(list.told(verb, state))?;
+    }
+    if list.outlook.all_refused() > 0 && list.n > 0 {
+        data("On the list:")?;
+    }
+    for (name, n) in &list.outlook.by_downstream {
         data(format!("  {}: {}", aftercommit::visible::clean(name), plural(*n, "effect")))?;
     }
     talk!("Nothing was done: this was a dry run.");
@@ -282,6 +307,8 @@ fn grouped(n: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use aftercommit::verb::Refusal;
+
     use super::*;
 
     #[test]
@@ -298,10 +325,9 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_told_and_is_cut_off_unless_it_was_asked_for() {
-        let by_downstream = BTreeMap::new();
-        let list = |limit, n, left_out| {
+        let list = |limit, effects, left_out| {
             let many = Many { limit, ..Many::default() };
-            let list = List::of(&many, n, (&by_downstream, left_out));
+            let list = List::of(&many, Outlook { effects, left_out, ..Outlook::default() });
             (list.cut_off, list.told(&Verb::Retry, State::Failed))
         };
         let (cut_off, told) = list(None, 100_000, 4_204);
@@ -310,6 +336,21 @@ mod tests {
         assert!(!cut_off && told.contains("90 more match"), "{told}");
         assert!(list(Some(200_000), 100_000, 1).0, "the dashboard takes fewer than were asked for");
         assert!(!list(None, 3, 0).1.contains("left out"));
+    }
+
+    #[test]
+    fn what_would_be_refused_is_told_apart_and_counts_as_not_done() {
+        let mut outlook = Outlook { effects: 2, resolved_not_applied: 1, ..Outlook::default() };
+        outlook.refuse(&Refusal::Superseded);
+        let list = List::of(&Many::default(), outlook.clone());
+        let told = list.told(&Verb::Retry, State::Failed);
+        assert!(told.starts_with("2 effects, now failed, will be attempted again"), "{told}");
+        assert!(told.contains("1 of them was resolved by a person as not applied"), "{told}");
+        assert!(told.ends_with("1 more matches and is left alone, since it would be refused:\n  1 effect: superseded by a new effect"), "{told}");
+        let done = Tally { effects: 2, done: 2, ..Tally::default() }.with(&list);
+        assert_eq!((done.effects, done.done, done.exit()), (3, 2, Exit::Partly));
+        let none = List::of(&Many::default(), Outlook { effects: 0, ..outlook });
+        assert_eq!(Tally::default().with(&none).exit(), Exit::Forbidden);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use aftercommit::{
     state::State,
     verb::{Actor, Resolved, Verb},
 };
-use aftercommit_dashboard::api::json::{BulkWishJson, FilterJson, Resolution, Time};
+use aftercommit_dashboard::api::json::{BulkJson, BulkWishJson, FilterJson, Resolution, Time};
 use serde_json::value::RawValue;
 
 use super::{Asked, List, Many, confirm, nothing, tally::Tally, work::bar, would};
@@ -22,16 +22,15 @@ pub(super) async fn run(
 ) -> anyhow::Result<Exit> {
     let mut wish = wish(remote, (verb, state, many), actor).await?;
     let preview = remote.preview(&wish).await?;
-    let n = usize::try_from(preview.effects).unwrap_or(usize::MAX);
-    let list = List::of(many, n, (&preview.by_downstream, preview.left_out));
+    let list = List::of(many, preview.outlook());
+    let n = list.n;
     if many.dry_run {
         return would(context, verb, state, &list);
     }
     if n == 0 {
-        return nothing(context, verb, state);
+        return nothing(context, verb, state, &list);
     }
     confirm(verb, (n, &list.told(verb, state)), many.confirm, yes)?;
-    let (left_out, cut_off) = (list.left_out, list.cut_off);
     // This list, or none: what came in meanwhile was confirmed by nobody.
     wish.limit = u32::try_from(n).ok();
     wish.digest = Some(preview.digest);
@@ -40,10 +39,6 @@ pub(super) async fn run(
     let (bulk, interrupted) = remote.bulk(&wish, &bar(n)).await?;
     let count = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
     let handled = bulk.done.saturating_add(bulk.refused).saturating_add(bulk.stale).saturating_add(bulk.gone);
-    let mut refused = BTreeMap::new();
-    if bulk.refused > 0 {
-        refused.insert(why(&bulk.samples), count(bulk.refused));
-    }
     // What we were not told to stop, somebody else stopped.
     let problem = (bulk.state == "cancelled" && !interrupted)
         .then(|| format!("Somebody called bulk {} off at the dashboard.", bulk.id));
@@ -52,25 +47,31 @@ pub(super) async fn run(
         done: count(bulk.done),
         stale: count(bulk.stale),
         gone: count(bulk.gone),
-        refused,
+        refused: refused(&bulk),
         not_begun: count(bulk.total.saturating_sub(handled)),
         interrupted,
-        left_out,
-        cut_off,
         problem,
         took: SystemClock.boot() - began,
         ..Tally::default()
-    };
+    }
+    .with(&list);
     tally.tell(context, verb)?;
     Ok(tally.exit())
 }
 
-/// Why effects were refused: by example, as the dashboard keeps a few.
-fn why(samples: &[String]) -> String {
-    match samples {
-        [] => "refused".to_owned(),
-        [first, ..] => format!("refused, such as {first}"),
+/// How many were refused, by why: the dashboard tells it of the first thousand.
+fn refused(bulk: &BulkJson) -> BTreeMap<String, usize> {
+    let mut refused = BTreeMap::new();
+    let mut untold = u64::from(bulk.refused);
+    for one in bulk.not_done.iter().filter(|one| one.outcome == "refused") {
+        untold = untold.saturating_sub(one.effects);
+        refused.insert(one.reason.clone(), usize::try_from(one.effects).unwrap_or(usize::MAX));
     }
+    if untold > 0 {
+        refused
+            .insert("refused: its page says why".to_owned(), usize::try_from(untold).unwrap_or(usize::MAX));
+    }
+    refused
 }
 
 /// What is asked for.
@@ -109,7 +110,7 @@ async fn wish(
             ..FilterJson::default()
         },
         reason: actor.reason.clone(),
-        rate: None,
+        rate: many.rate,
         limit: many.limit,
         confirmation: None,
         digest: None,

@@ -4,11 +4,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use aftercommit::{
     store::Acted,
-    verb::{Refusal, Verb},
+    verb::{Outlook, Refusal, Verb},
 };
 use serde::Serialize;
 
-use super::left_out;
+use super::{List, left_out};
 use crate::cli::{Context, Exit, json, output::plural, talk};
 
 /// The counts.
@@ -43,14 +43,30 @@ pub(super) struct Tally {
     pub(super) took: Duration,
 }
 
+/// How many would be refused, by why.
+pub(super) fn refused(outlook: &Outlook) -> BTreeMap<&str, u64> {
+    outlook.refused.iter().map(|refused| (refused.words.as_str(), refused.effects)).collect()
+}
+
 impl Tally {
+    /// With what matched and was not on the list: what would have been refused counts as refused.
+    pub(super) fn with(mut self, list: &List) -> Self {
+        for (why, n) in refused(&list.outlook) {
+            let n = usize::try_from(n).unwrap_or(usize::MAX);
+            self.effects += n;
+            *self.refused.entry(why.to_owned()).or_default() += n;
+        }
+        (self.left_out, self.cut_off) = (list.outlook.left_out, list.cut_off);
+        self
+    }
+
     /// Counts one answer.
     pub(super) fn count(&mut self, acted: &Acted) {
         match acted {
             Acted::Done(..) => self.done += 1,
             Acted::NotFound => self.gone += 1,
             Acted::Refused(Refusal::Stale { .. }) => self.stale += 1,
-            Acted::Refused(refusal) => *self.refused.entry(reason(refusal)).or_default() += 1,
+            Acted::Refused(refusal) => *self.refused.entry(refusal.of_many()).or_default() += 1,
         }
     }
 
@@ -85,8 +101,12 @@ impl Tally {
 
     fn lines(&self) -> Vec<String> {
         let effects = |n: usize| plural(u64::try_from(n).unwrap_or(u64::MAX), "effect");
+        let refused = match self.refused.values().sum::<usize>() {
+            0 => String::new(),
+            n => format!(", {n} refused,"),
+        };
         let mut lines = vec![format!(
-            "{} of {} done in {:.1} s.",
+            "{} of {} done{refused} in {:.1} s.",
             self.done,
             effects(self.effects),
             self.took.as_secs_f64()
@@ -112,20 +132,6 @@ impl Tally {
     }
 }
 
-/// Why an effect was refused, without what differs from effect to effect.
-fn reason(refusal: &Refusal) -> String {
-    if let Refusal::State { verb, takes, state, .. } = refusal {
-        return format!("{verb} takes {takes}, and these are {state}");
-    }
-    if matches!(refusal, Refusal::StillTravelling { .. }) {
-        return "the last request may still be travelling: try again later".to_owned();
-    }
-    if matches!(refusal, Refusal::Expired { .. }) {
-        return "they were not to be begun after a time that has passed: resolve them".to_owned();
-    }
-    refusal.to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use aftercommit::{clock::Timestamp, state::State};
@@ -146,7 +152,10 @@ mod tests {
         assert_eq!((tally.done, tally.stale, tally.refused.len()), (1, 1, 2));
         assert!(tally.refused.values().any(|n| *n == 2), "{:?}", tally.refused);
         let lines = tally.lines().join("\n");
-        assert!(lines.contains("1 of 5 effects done") && lines.contains("changed since"), "{lines}");
+        assert!(
+            lines.contains("1 of 5 effects done, 3 refused, in") && lines.contains("changed since"),
+            "{lines}"
+        );
         assert_eq!(tally.exit(), Exit::Partly);
     }
 

@@ -1,6 +1,6 @@
 //! Acting on a frozen list: a few at a time, each in a transaction of its own, until it is through or somebody says stop.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use aftercommit::{
     clock::{Clock as _, SystemClock},
@@ -9,7 +9,10 @@ use aftercommit::{
     verb::{Actor, Seen, Verb},
 };
 use indicatif::{ProgressBar, ProgressStyle};
-use tokio::task::JoinSet;
+use tokio::{
+    task::JoinSet,
+    time::{Interval, MissedTickBehavior, interval},
+};
 
 use super::tally::Tally;
 use crate::cli::{Signals, exit::sentence, talk};
@@ -22,7 +25,7 @@ pub(super) async fn act(
     store: Arc<dyn Database>,
     verb: &Verb,
     actor: Actor,
-    frozen: Vec<(EffectId, Seen)>,
+    (frozen, rate): (Vec<(EffectId, Seen)>, Option<u32>),
 ) -> anyhow::Result<Tally> {
     let mut signals = Signals::listen()?;
     let began = SystemClock.boot();
@@ -31,15 +34,27 @@ pub(super) async fn act(
     let mut left = frozen.into_iter();
     let mut open = JoinSet::new();
     let mut stopped = false;
+    let mut pace = rate.map(pace);
+    // Whether the next one may begin.
+    let mut turn = pace.is_none();
     loop {
-        while !stopped && open.len() < AT_ONCE {
+        while turn && !stopped && open.len() < AT_ONCE {
             let Some((id, seen)) = left.next() else { break };
+            turn = pace.is_none();
             let (store, verb, actor) = (Arc::clone(&store), verb.clone(), actor.clone());
             // A task of its own: a signal must not drop a transaction in its middle.
             open.spawn(async move { store.act(id, &verb, &actor, Some(seen)).await });
         }
+        let waits = !turn && !stopped && left.len() > 0;
+        if open.is_empty() && !waits {
+            break;
+        }
         let ended = tokio::select! {
-            ended = open.join_next() => ended,
+            Some(ended) = open.join_next() => ended,
+            () = tick(&mut pace), if waits => {
+                turn = true;
+                continue;
+            }
             _ = signals.next(), if !stopped => {
                 tally.interrupted = true;
                 stopped = true;
@@ -47,7 +62,6 @@ pub(super) async fn act(
                 continue;
             }
         };
-        let Some(ended) = ended else { break };
         bar.inc(1);
         match ended? {
             Ok(acted) => tally.count(&acted),
@@ -64,6 +78,23 @@ pub(super) async fn act(
     tally.not_begun = left.len();
     tally.took = SystemClock.boot() - began;
     Ok(tally)
+}
+
+/// One tick per effect.
+fn pace(rate: u32) -> Interval {
+    let mut pace = interval(Duration::from_secs(1) / rate.max(1));
+    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    pace
+}
+
+/// Waits for the rate; where there is none, for ever.
+async fn tick(pace: &mut Option<Interval>) {
+    match pace {
+        Some(pace) => {
+            pace.tick().await;
+        }
+        None => std::future::pending().await,
+    }
 }
 
 /// On a terminal only: indicatif draws nothing elsewhere.
